@@ -1,0 +1,1 @@
+"""Piecework: typed background work and workflows for Python on AWS."""

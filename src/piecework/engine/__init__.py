@@ -1,0 +1,1 @@
+"""The engine: poll, run, settle, wait, schedule, redrive."""

@@ -1,0 +1,1 @@
+"""The test kit: conformance suites, a virtual clock, and pytest fixtures."""
