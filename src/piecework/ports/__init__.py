@@ -1,5 +1,6 @@
 """The three ports: contracts that every backend fulfils and the engine is written against."""
 
+from piecework.ports.backend import Backend
 from piecework.ports.capabilities import Capabilities
 from piecework.ports.pubsub import Listener, PubSub, Subscription
 from piecework.ports.queue import Lease, Message, Queue
@@ -9,6 +10,7 @@ __all__ = [
     "ANY",
     "KEEP",
     "Any_",
+    "Backend",
     "Capabilities",
     "Change",
     "Keep",
