@@ -56,6 +56,7 @@ class Envelope(NamedTuple):
         unique_until: When a claim with a fixed life ends.
         redrives: How often it came back from the dead letters.
         trace: The trace context of whoever queued it.
+        recheck: Another message of this work may be about: look at the record before running it.
     """
 
     id: str
@@ -80,6 +81,7 @@ class Envelope(NamedTuple):
     unique_until: int | None = None
     redrives: int = 0
     trace: dict[str, str] | None = None
+    recheck: bool = False
 
     @property
     def counter(self) -> str | None:
@@ -170,6 +172,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "unique_until": (_is_time, "a time in milliseconds"),
     "redrives": (_is_count, "a count"),
     "trace": (_is_trace, "texts by name"),
+    "recheck": (lambda value: isinstance(value, bool), "true or false"),
 }
 _REQUIRED = ("id", "type", "input", "group_id", "queue_at", "start_at")
 

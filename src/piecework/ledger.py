@@ -124,19 +124,33 @@ class Ledger:
             return Registered(env, new=True)
         if env.counter != env.id:
             return (await self.register_children([(env, body)]))[0]
-        change = Change(
-            self._item + env.id,
-            value="pending\n" + body,
-            expect=0,
-            add=_ROOT_OPENS,
-            ttl=self._life(env),
-            index=self._index["pending"],
-        )
         try:
-            await self.store.write([change])
+            await self.store.write(self._root_changes(env, body))
         except ConflictError:
             return Registered(env, new=False)
         return Registered(env, new=True)
+
+    def _root_changes(self, env: Envelope, body: str) -> list[Change]:
+        return [
+            Change(
+                self._item + env.id,
+                value="pending\n" + body,
+                expect=0,
+                add=_ROOT_OPENS,
+                ttl=self._life(env),
+                index=self._index["pending"],
+            )
+        ]
+
+    def register_changes(self, env: Envelope, body: str) -> list[Change]:
+        """The changes that register a work and count it; its own record comes first."""
+        if env.counter == env.id:
+            return self._root_changes(env, body)
+        return self._child_changes([(env, body)])
+
+    def now_ms(self) -> int:
+        """The time of the ledger's clock."""
+        return self._clock.now_ms()
 
     async def register_children(
         self, children: Sequence[tuple[Envelope, str]]

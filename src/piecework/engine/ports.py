@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from piecework.errors import ConflictError, PayloadTooLargeError
 from piecework.ports.pubsub import Listener, PubSub, Subscription
@@ -13,7 +13,7 @@ from piecework.ports.store import Change, Page, Record, Store
 from piecework.retry import retry as retry_call
 
 if TYPE_CHECKING:
-    from piecework.metrics import Metrics
+    from piecework.metrics import PortMetrics, WorkRecorder
     from piecework.ports.capabilities import Capabilities
     from piecework.retry import Retry
 
@@ -27,61 +27,65 @@ class PortCalls:
 
     Args:
         port: The name of the port, for the metrics.
-        metrics: Where the series are.
+        recorder: Where the series are.
         policy: How failed writes are repeated; ``None`` for not at all.
         random: For the jitter.
     """
 
-    __slots__ = ("_metrics", "_policy", "_port", "_random")
+    __slots__ = ("_policy", "_port", "_random", "_recorder")
 
     def __init__(
-        self, port: str, metrics: Metrics, policy: Retry | None, random: Callable[[], float]
+        self, port: str, recorder: WorkRecorder, policy: Retry | None, random: Callable[[], float]
     ) -> None:
         self._port = port
-        self._metrics = metrics
+        self._recorder = recorder
         self._policy = policy
         self._random = random
 
-    def series(self, operation: str) -> CallSeries:
-        """The series of one operation."""
-        return CallSeries(self._metrics, self._port, operation)
+    def once(self, operation: str) -> Call:
+        """A call of one operation that is made once."""
+        return Call(self._recorder.port(self._port, operation), None, self._random)
 
-    async def repeat(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a write, again after a failure that a repeat may mend."""
+    def repeated(self, operation: str) -> Call:
+        """A call of one operation that is repeated by the policy."""
+        return Call(self._recorder.port(self._port, operation), self._policy, self._random)
+
+
+class Call:
+    """One operation of a port, measured and perhaps repeated."""
+
+    __slots__ = ("_policy", "_random", "_series")
+
+    def __init__(
+        self, series: PortMetrics, policy: Retry | None, random: Callable[[], float]
+    ) -> None:
+        self._series = series
+        self._policy = policy
+        self._random = random
+
+    async def __call__(self, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Make the call."""
         if self._policy is None:
-            return await call()
+            return await self._measured(fn, args)
         return await retry_call(
-            call,
+            lambda: self._measured(fn, args),
             options=self._policy,
             on=lambda error: not isinstance(error, _FINAL),
             random=self._random,
         )
 
-
-class CallSeries:
-    """The metrics of one operation of a port."""
-
-    __slots__ = ("calls", "errors", "time")
-
-    def __init__(self, metrics: Metrics, port: str, operation: str) -> None:
-        labels = {"port": port, "operation": operation}
-        self.calls = metrics.counter("port.calls", **labels)
-        self.errors = metrics.counter("port.errors", **labels)
-        self.time = metrics.summary("port.time", **labels)
-
-    async def run(self, call: Awaitable[T]) -> T:
-        """Await a call and note how long it took and how it ended."""
+    async def _measured(self, fn: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
         began = time.perf_counter()
-        self.calls.inc()
         try:
-            return await call
+            answer = await fn(*args)
         except ConflictError:
+            self._series.done(time.perf_counter() - began)
             raise
         except Exception:
-            self.errors.inc()
+            self._series.failed(time.perf_counter() - began)
             raise
-        finally:
-            self.time.observe(time.perf_counter() - began)
+        self._series.done(time.perf_counter() - began)
+        return answer
 
 
 class EngineQueue(Queue):
@@ -90,13 +94,12 @@ class EngineQueue(Queue):
     def __init__(self, inner: Queue, calls: PortCalls) -> None:
         self.inner = inner
         self._capabilities = inner.capabilities
-        self._calls = calls
-        self._push = calls.series("push")
-        self._pop = calls.series("pop")
-        self._extend = calls.series("extend")
-        self._ack = calls.series("ack")
-        self._release = calls.series("release")
-        self._dead_letter = calls.series("dead_letter")
+        self._push = calls.repeated("push")
+        self._pop = calls.once("pop")
+        self._extend = calls.once("extend")
+        self._ack = calls.repeated("ack")
+        self._release = calls.once("release")
+        self._dead_letter = calls.once("dead_letter")
 
     @property
     def capabilities(self) -> Capabilities:
@@ -118,27 +121,27 @@ class EngineQueue(Queue):
 
     async def push(self, messages: Sequence[Message]) -> None:
         """Add messages."""
-        await self._calls.repeat(lambda: self._push.run(self.inner.push(messages)))
+        await self._push(self.inner.push, messages)
 
     async def pop(self, max: int, visibility: float, wait: float) -> list[Lease]:
         """Lease messages."""
-        return await self._pop.run(self.inner.pop(max, visibility, wait))
+        return await self._pop(self.inner.pop, max, visibility, wait)
 
     async def extend(self, leases: Sequence[Lease], visibility: float) -> list[Lease]:
         """Renew leases."""
-        return await self._extend.run(self.inner.extend(leases, visibility))
+        return await self._extend(self.inner.extend, leases, visibility)
 
     async def ack(self, leases: Sequence[Lease]) -> None:
         """Remove messages."""
-        await self._calls.repeat(lambda: self._ack.run(self.inner.ack(leases)))
+        await self._ack(self.inner.ack, leases)
 
     async def release(self, leases: Sequence[Lease], delay: float = 0.0) -> None:
         """Give messages back."""
-        await self._release.run(self.inner.release(leases, delay))
+        await self._release(self.inner.release, leases, delay)
 
     async def dead_letter(self, lease: Lease, reason: str) -> None:
         """Move a message to the dead letters."""
-        await self._dead_letter.run(self.inner.dead_letter(lease, reason))
+        await self._dead_letter(self.inner.dead_letter, lease, reason)
 
     async def size(self) -> int:
         """How many messages are in the queue."""
@@ -151,10 +154,9 @@ class EngineStore(Store):
     def __init__(self, inner: Store, calls: PortCalls) -> None:
         self.inner = inner
         self._capabilities = inner.capabilities
-        self._calls = calls
-        self._read = calls.series("read")
-        self._write = calls.series("write")
-        self._list = calls.series("list")
+        self._read = calls.once("read")
+        self._write = calls.repeated("write")
+        self._list = calls.once("list")
 
     @property
     def capabilities(self) -> Capabilities:
@@ -171,15 +173,15 @@ class EngineStore(Store):
 
     async def read(self, keys: Sequence[str]) -> list[Record]:
         """Read records."""
-        return await self._read.run(self.inner.read(keys))
+        return await self._read(self.inner.read, keys)
 
     async def write(self, changes: Sequence[Change]) -> list[Record]:
         """Write changes, all or none."""
-        return await self._calls.repeat(lambda: self._write.run(self.inner.write(changes)))
+        return await self._write(self.inner.write, changes)
 
     async def list(self, index: str, limit: int = 100, cursor: str | None = None) -> Page[str]:
         """List keys."""
-        return await self._list.run(self.inner.list(index, limit, cursor))
+        return await self._list(self.inner.list, index, limit, cursor)
 
 
 class EnginePubSub(PubSub):
@@ -187,7 +189,7 @@ class EnginePubSub(PubSub):
 
     def __init__(self, inner: PubSub, calls: PortCalls) -> None:
         self.inner = inner
-        self._publish = calls.series("publish")
+        self._publish = calls.once("publish")
 
     async def open(self) -> None:
         """Check."""
@@ -199,7 +201,7 @@ class EnginePubSub(PubSub):
 
     async def publish(self, message: str) -> None:
         """Tell every subscriber."""
-        await self._publish.run(self.inner.publish(message))
+        await self._publish(self.inner.publish, message)
 
     async def subscribe(self, listener: Listener) -> Subscription:
         """Listen."""
