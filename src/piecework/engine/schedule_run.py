@@ -15,7 +15,7 @@ from piecework.ids import derived_id
 from piecework.ports.store import Change
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from piecework.clock import Clock
     from piecework.occurrences import Recurrence
@@ -68,7 +68,6 @@ class Fleet:
     prefix: str
     fire: Fire
     report: Report
-    worker_id: str
     claim_ttl: float
 
 
@@ -102,13 +101,15 @@ class ScheduleRun:
     Args:
         fleet: What the schedules share.
         entry: The schedule.
+        holder: Tells its claims from those of every other run in the fleet.
     """
 
-    def __init__(self, fleet: Fleet, entry: ScheduleEntry) -> None:
+    def __init__(self, fleet: Fleet, entry: ScheduleEntry, holder: str) -> None:
         self.entry = entry
         self.removed = False
         self.firing = False
         self._fleet = fleet
+        self._holder = holder
         self._store = fleet.store
         self._recurrence = entry.recurrence
         self._key = f"{fleet.prefix}schedule:{entry.name}"
@@ -161,7 +162,7 @@ class ScheduleRun:
             self._watching_since_ms = now
 
     def _watched_from(self, now_ms: int) -> int:
-        """Later occurrences were watched: their claimer may have died, they were not slept through."""
+        """Occurrences after this were not slept through; at most their claimer died."""
         longest = round((self._fleet.claim_ttl + WATCH_MARGIN) * 1000)
         return max(self._watching_since_ms, now_ms - longest)
 
@@ -193,13 +194,21 @@ class ScheduleRun:
         return None
 
     async def _by_next(self, state: _State) -> float | None:
-        """Step a schedule by function: what the first instance stored is what all of them use."""
+        """Step a schedule by function: what the first instance stored is what all of them use.
+
+        At its start an instance asks its function again, for it may be newer than the stored
+        answer: an earlier time takes its place, also after the end. A later one does not, or a
+        function that reckons from the present would be put off by each restart.
+        """
         now = self._now()
-        if not self._asked or (state.upcoming_ms is None and not state.ended):
-            asked = await self._ask(state, now)
-            if asked is not None:
-                return asked
         first = state.upcoming_ms
+        unknown = first is None and not state.ended
+        if unknown or (not self._asked and (first is None or first > now)):
+            self._asked = True
+            own = self._recurrence.following(now)
+            if unknown or (own is not None and (first is None or own < first)):
+                await self._write(state, now, {"last": now, "upcoming": own}, own)
+                return 0.0
         if first is None or first > now:
             self._upcoming_ms = first
             return None
@@ -212,29 +221,10 @@ class ScheduleRun:
             # It was fired: keep that, and ask again for what comes after it.
             await self._write(state, first, {"last": first}, None)
             raise
-        # Asked from now where it went on from now, so that a restart asks the same question.
-        following = {"last": first, "upcoming": upcoming}
-        if not await self._write(state, first, following, upcoming):
+        if not await self._write(state, first, {"last": first, "upcoming": upcoming}, upcoming):
             return 0.0
         self._upcoming_ms = upcoming
         return None
-
-    async def _ask(self, state: _State, now: int) -> float | None:
-        """Agree on the upcoming occurrence: if none is known, or at the start if ours is earlier.
-
-        A function may have been changed since the stored answer: an earlier time takes its place. A
-        later one does not, or a function that reckons from the present would be put off by each
-        restart.
-        """
-        self._asked = True
-        base = now if state.upcoming_ms is None else state.last_ms
-        own = self._recurrence.following(base)
-        if state.upcoming_ms is not None and (own is None or own >= state.upcoming_ms):
-            return None
-        if state.ended and own is None:
-            return None
-        await self._write(state, base, {"last": base, "upcoming": own}, own)
-        return 0.0
 
     def _check_later(self) -> float:
         """Another instance has the claim: look again soon, then ever less often."""
@@ -275,9 +265,9 @@ class ScheduleRun:
         if occurrence_ms == self._fired_ms:
             return True  # fired before; only the record could not be advanced
         fleet, claim = self._fleet, f"{self._key}:claim:{occurrence_ms}"
-        if not await self._store.set_if_not_exists(claim, fleet.worker_id, fleet.claim_ttl):
+        if not await self._store.set_if_not_exists(claim, self._holder, fleet.claim_ttl):
             holder = await self._store.get(claim)
-            if holder != fleet.worker_id:
+            if holder != self._holder:
                 return False
         work_id = derived_id("schedule", fleet.prefix, self.entry.name, occurrence_ms)
         before = self._now()
@@ -289,25 +279,26 @@ class ScheduleRun:
         return True
 
     @asynccontextmanager
-    async def _holding(self, claim: str) -> AsyncIterator[None]:
+    async def _holding(self, claim: str) -> AsyncGenerator[None, None]:
         """Renew a claim while its occurrence is fired; give it back if that fails."""
         renewal = asyncio.create_task(self._renew(claim))
         self.firing = True
         try:
             yield
         except BaseException:
+            await _end(renewal)
             await self._release(claim)
             raise
         finally:
             self.firing = False
-            renewal.cancel()
+            await _end(renewal)
 
     async def _renew(self, claim: str) -> None:
         fleet = self._fleet
         while True:
             await sleep(fleet.claim_ttl / 3)
             try:
-                await self._store.set(claim, fleet.worker_id, fleet.claim_ttl)
+                await self._store.set(claim, self._holder, fleet.claim_ttl)
             except Exception as error:  # noqa: BLE001 - the next renewal may be in time
                 fleet.report(error, "queue")
 
@@ -322,3 +313,8 @@ class ScheduleRun:
 def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import itertools
+from typing import TYPE_CHECKING, Self
 
 from piecework.engine.schedule_run import Fire, Fleet, Report, ScheduleEntry, ScheduleRun
 
@@ -45,7 +46,9 @@ class Scheduler:
         worker_id: str,
         claim_ttl: float = 90.0,
     ) -> None:
-        self._fleet = Fleet(store, clock, prefix, fire, report, worker_id, claim_ttl)
+        self._fleet = Fleet(store, clock, prefix, fire, report, claim_ttl)
+        self._worker_id = worker_id
+        self._serial = itertools.count(1)
         self._runs: dict[str, ScheduleRun] = {}
         self._tasks: dict[ScheduleRun, asyncio.Task[None]] = {}
         self._started = False
@@ -54,7 +57,9 @@ class Scheduler:
         """Add a schedule; one of the same name is replaced and goes on from where it was."""
         self.remove(name)
         entry = ScheduleEntry(name, recurrence, make)
-        run = self._runs[name] = ScheduleRun(self._fleet, entry)
+        run = self._runs[name] = ScheduleRun(
+            self._fleet, entry, f"{self._worker_id}:{next(self._serial)}"
+        )
         if self._started:
             self._spawn(run)
         return entry
@@ -94,13 +99,13 @@ class Scheduler:
         or this one after its next start, fires it.
         """
         self._started = False
-        tasks = list(self._tasks.values())
+        tasks = [task for task in self._tasks.values() if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
-    async def __aenter__(self) -> Scheduler:
+    async def __aenter__(self) -> Self:
         self.start()
         return self
 
