@@ -289,8 +289,8 @@ def _walls(cron: CronExpression, wall: datetime) -> Iterator[datetime]:
     try:
         while True:
             yield steps.get_next(datetime)
-    except (CroniterBadDateError, OverflowError):
-        return  # the end of the calendar
+    except (CroniterBadDateError, OverflowError, ValueError):
+        return  # the calendar ends with the year 9999
 
 
 def _first_instant(wall: datetime, zone: ZoneInfo) -> datetime:
