@@ -617,3 +617,27 @@ async def test_normally_one_instance_claims_and_the_others_look_once_more():
     assert store.calls - before <= 3 + 2 * 4
     for one in fleet:
         await one.scheduler.stop()
+
+
+@pytest.mark.parametrize("kind", ["every", "next"])
+def test_an_instance_whose_record_was_advanced_meanwhile_goes_on_from_there(kind):
+    @virtually
+    async def run():
+        store = DictStore()
+        a = Instance(store)
+        later = START + 20 * MINUTE
+
+        async def overtaken(entry, ms):
+            if not a.fired:
+                value = {"last": later, "upcoming": later + 5 * MINUTE}
+                await store.set("p:schedule:s", json.dumps(value))
+
+        a.before_fire = overtaken
+        a.scheduler.add("s", RULES[kind], None)
+        async with a.scheduler:
+            await after(30 * 60)
+        assert len([ms for ms in a.times() if ms <= later]) == 1
+        assert len(a.fired) > 1
+        assert not a.errors
+
+    run()
