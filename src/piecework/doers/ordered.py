@@ -103,10 +103,9 @@ class OrderedDoer(TrackedDoer):
         finally:
             self._pumping = False
 
-    def _finished(self, task: Task) -> None:
+    def _finished(self, loop: asyncio.AbstractEventLoop, task: Task) -> None:
         self._waiting.finished(task)
-        if self._loop is not None:
-            self._pump(self._loop)
+        self._pump(loop)
         if self._listeners and self.available:
             self._tell_room()
 

@@ -41,7 +41,7 @@ class TrackedDoer(Doer):
         """The tasks that wait, in any order."""
 
     @abstractmethod
-    def _finished(self, task: Task) -> None:
+    def _finished(self, loop: asyncio.AbstractEventLoop, task: Task) -> None:
         """A task is over, and no longer among the running."""
 
     @property
@@ -110,7 +110,7 @@ class TrackedDoer(Doer):
         finally:
             # It is gone already where the loop was closed around it and the doer moved on.
             if self._running.pop(task, _gone) is not _gone and not loop.is_closed():
-                self._finished(task)
+                self._finished(loop, task)
                 if self._idlers:
                     self._wake_idlers()
 

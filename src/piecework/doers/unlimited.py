@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from piecework.doers.tracked import TrackedDoer
 
 if TYPE_CHECKING:
+    import asyncio
+
     from piecework.doers.doer import Task
 
 #: What it says it takes: large enough that a worker's pulls are, and small enough that a worker
@@ -40,7 +42,7 @@ class UnlimitedDoer(TrackedDoer):
     def _held_back(self) -> tuple[Task, ...]:
         return ()
 
-    def _finished(self, task: Task) -> None:
+    def _finished(self, loop: asyncio.AbstractEventLoop, task: Task) -> None:
         pass
 
 

@@ -54,7 +54,7 @@ class Waiting(ABC):
         """Forget everything."""
 
     def started(self, task: Task) -> None:  # noqa: B027 - most ranks do not depend on it
-        """A task that never waited runs from now on."""
+        """A task runs from now on that never waited, since nothing did."""
 
     def finished(self, task: Task) -> None:  # noqa: B027 - most ranks do not depend on it
         """The task does not run any more."""
@@ -188,11 +188,8 @@ class BalancedWaiting(Waiting):
         self._length = 0
 
     def started(self, task: Task) -> None:
-        """Its group has one more running."""
-        group = self._group(task)
-        group.running += 1
-        if group.heap:
-            self._rank(group)
+        """Its group, which has nothing waiting, has one more running."""
+        self._group(task).running += 1
 
     def finished(self, task: Task) -> None:
         """Its group has one less running; a group with nothing left is forgotten."""

@@ -81,6 +81,6 @@ async def _settle(future: asyncio.Future[Any], call: Coroutine[Any, Any, Any]) -
             future.set_exception(error)
         if not isinstance(error, Exception):
             raise
-    else:
-        if not future.done():
-            future.set_result(result)
+        return
+    if not future.done():
+        future.set_result(result)
