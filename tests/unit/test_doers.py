@@ -436,7 +436,7 @@ async def test_ten_thousand_waiting_tasks_start_without_recursion():
 
 
 def at_once(loop: asyncio.AbstractEventLoop, coro: Any, **_: Any) -> Any:
-    """For coroutines that do not wait, what ``asyncio.eager_task_factory`` does from Python 3.12."""
+    """What ``asyncio.eager_task_factory`` of Python 3.12 does, for coroutines that never wait."""
     future = loop.create_future()
     try:
         coro.send(None)
