@@ -27,12 +27,14 @@ class WriteOrder:
 
     def append(self, serial: int, key: str) -> None:
         """Add a key; its serial number must be above all others."""
-        if not self._chunks or len(self._chunks[-1][0]) >= _CHUNK:
-            self._chunks.append(([], []))
-            self._firsts.append(serial)
-        serials, keys = self._chunks[-1]
-        serials.append(serial)
-        keys.append(key)
+        if self._chunks:
+            serials, keys = self._chunks[-1]
+            if len(serials) < _CHUNK:
+                serials.append(serial)
+                keys.append(key)
+                return
+        self._chunks.append(([serial], [key]))
+        self._firsts.append(serial)
 
     def remove(self, serial: int) -> None:
         """Take out the key with that serial number, which must be there."""

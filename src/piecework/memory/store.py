@@ -13,7 +13,7 @@ from piecework.ports.capabilities import Capabilities
 from piecework.ports.store import ANY, KEEP, Change, Page, Record, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from piecework.clock import Now
 
@@ -89,6 +89,12 @@ class MemoryStore(Store):
             now = self._clock.now_ms()
             if self._expiries and self._expiries[0][0] <= now:
                 self._sweep(now)
+            if len(changes) == 1:
+                (change,) = changes
+                cell = self._live(change.key, now)
+                if not _holds(change, cell):
+                    raise self._conflict(changes, now)
+                return [self._apply(change, cell, now)]
             cells: list[_Cell | None] = []
             for change in changes:
                 cell = self._live(change.key, now)
@@ -155,69 +161,67 @@ class MemoryStore(Store):
         return ConflictError([Record(key) if cell is None else cell.record for key, cell in cells])
 
     def _apply(self, change: Change, cell: _Cell | None, now: int) -> Record:
-        key, value, add = change.key, change.value, change.add
+        key, value, add, ttl = change.key, change.value, change.add, change.ttl
         if change.delete:
             if cell is not None:
                 self._drop(key)
             return Record(key)
-        if cell is None:
-            if value is KEEP and not add:
-                return Record(key)
-            cell = self._cells[key] = _Cell(Record(key))
-            created = True
+        if cell is not None:
+            old = cell.record
+            counters = _added(old.counters, add) if add else old.counters
+            if value is not KEEP:
+                record = Record(key, value, old.version + 1, counters)
+            elif add:
+                record = Record(key, old.value, old.version, counters)
+            else:
+                record = old
+            cell.record = record
+            exact = value is not KEEP
+        elif value is not KEEP or add:
+            # A new dictionary: the caller may change its own.
+            record = Record(key, *((None, 0) if value is KEEP else (value, 1)), {**add})
+            cell = self._cells[key] = _Cell(record)
+            exact = True
         else:
-            created = False
-        old = cell.record
-        counters = old.counters
-        if add:
-            # A new dictionary each time: records that were returned share the old one.
-            counters = {**counters}
-            for name, by in add.items():
-                counters[name] = counters.get(name, 0) + by
-        if value is KEEP:
-            if add:
-                cell.record = Record(key, old.value, old.version, counters)
-        else:
-            cell.record = Record(key, value, old.version + 1, counters)
-            if cell.index is not None or change.index is not None:
-                self._list_in(change.index, key, cell)
-        ttl = change.ttl
+            return Record(key)
+        index = change.index
+        if value is not KEEP and (index is not None or cell.index is not None):
+            self._list_in(index, key, cell)
         if ttl is not None:
             expires = now + round(ttl * 1000) if ttl else _NEVER
-            if created or value is not KEEP or expires > cell.expires_ms:
-                self._expire(key, cell, expires)
-        return cell.record
+            if exact or expires > cell.expires_ms:
+                cell.expires_ms = expires
+                # Where the heap looks at it earlier, it is put back then.
+                if expires < cell.checked_ms:
+                    self._check_at(key, cell, expires)
+        return record
 
     def _list_in(self, index: str | None, key: str, cell: _Cell) -> None:
         """List the key as the newest of the index, in place of where it was."""
-        self._unlist(cell)
+        if cell.index is not None:
+            self._unlist(cell)
         cell.index = index
         if index is None:
             return
         order = self._indexes.get(index)
         if order is None:
             order = self._indexes[index] = WriteOrder()
-        self._serial = cell.serial = self._serial + 1
-        order.append(cell.serial, key)
+        self._serial = cell.serial = serial = self._serial + 1
+        order.append(serial, key)
 
     def _unlist(self, cell: _Cell) -> None:
-        if cell.index is None:
-            return
-        order = self._indexes[cell.index]
-        order.remove(cell.serial)
-        if not order:
-            del self._indexes[cell.index]
+        if cell.index is not None:
+            order = self._indexes[cell.index]
+            order.remove(cell.serial)
+            if not order:
+                del self._indexes[cell.index]
 
     def _drop(self, key: str) -> None:
         self._unlist(self._cells.pop(key))
 
-    def _expire(self, key: str, cell: _Cell, expires_ms: int) -> None:
-        cell.expires_ms = expires_ms
-        # A record that is looked at earlier anyway needs no second entry: it is put back then.
-        if expires_ms >= cell.checked_ms:
-            return
-        cell.checked_ms = expires_ms
-        heappush(self._expiries, (expires_ms, key))
+    def _check_at(self, key: str, cell: _Cell, moment_ms: int) -> None:
+        cell.checked_ms = moment_ms
+        heappush(self._expiries, (moment_ms, key))
         if len(self._expiries) > 2 * len(self._cells) + _STALE:
             self._rebuild()
 
@@ -242,7 +246,8 @@ class MemoryStore(Store):
                 self._drop(key)
                 continue
             cell.checked_ms = _NEVER
-            self._expire(key, cell, cell.expires_ms)
+            if cell.expires_ms < _NEVER:
+                self._check_at(key, cell, cell.expires_ms)
 
 
 class _Cell:
@@ -259,8 +264,17 @@ class _Cell:
         self.serial = 0
 
 
+def _added(counters: Mapping[str, int], add: Mapping[str, int]) -> dict[str, int]:
+    # A new dictionary each time: records that were returned share the old one.
+    result = {**counters}
+    for name, by in add.items():
+        result[name] = result.get(name, 0) + by
+    return result
+
+
 def _holds(change: Change, cell: _Cell | None) -> bool:
-    if change.expect is not ANY and change.expect != (0 if cell is None else cell.record.version):
+    expect = change.expect
+    if expect is not ANY and expect != (0 if cell is None else cell.record.version):
         return False
     if not change.needs:
         return True
