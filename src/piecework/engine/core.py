@@ -79,7 +79,7 @@ class Core:
             return
         event = WorkEvent(
             kind=kind,
-            id=env.group_id if kind == "group-done" else env.id,
+            id=env.id,
             type=env.type,
             group_id=env.group_id,
             attempt=env.attempt,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from piecework.definitions import WorkType
 from piecework.errors import UnknownWorkError
 from piecework.options import Options
 from piecework.retry import Retry, get_default_retry, merge
@@ -12,7 +13,7 @@ from piecework.retry import Retry, get_default_retry, merge
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from piecework.definitions import OnEvent, OnFailure, WorkType
+    from piecework.definitions import OnEvent, OnFailure
     from piecework.doers import Doer
     from piecework.engine.ports import EngineQueue
     from piecework.metrics import TypeMetrics, WorkRecorder
@@ -137,6 +138,13 @@ class Registry:
         """The type of that name, registered or only ever enqueued here."""
         return self.get(name) or self._foreign.get(name)
 
+    def route(self, name: str) -> Entry:
+        """Where works of that name go: also of a type that only other workers know."""
+        known = self.known(name)
+        if known is not None:
+            return known
+        return self.of(WorkType(name, _elsewhere, {}))
+
     def __iter__(self) -> Iterator[Entry]:
         for name in list(self._types):
             yield self.named(name)
@@ -150,3 +158,7 @@ class Registry:
             queue=self._queue if own is None else self._wrap_queue(own),
             metrics=self._recorder.of(work_type.type),
         )
+
+
+def _elsewhere() -> None:
+    """Stands for the handler of a type that this process does not run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from piecework.engine.submit import Place
 from piecework.context import Reply, Scope, WorkContext, in_loop_thread
 from piecework.gates import check_when
 from piecework.options import parse_options
@@ -76,6 +77,11 @@ class RunScope(Scope):
             upstream=upstream,
         )
 
+    @property
+    def has_pending(self) -> bool:
+        """Whether something that was asked for is under way, or has failed."""
+        return bool(self._pending) or self._failed is not None
+
     async def drain(self) -> None:
         """Wait for everything that was asked for.
 
@@ -126,7 +132,7 @@ class RunScope(Scope):
         given = parse_options(options, name)
         when = check_when(when)
         if then is None:
-            place = self._submitter.place_of(self._run)
+            place = Place(self._run.group_id, self._run.id)
             prepared = [self._submitter.prepare(work, given, place) for work in works]
             ids = [p.env.id for p in prepared]
 

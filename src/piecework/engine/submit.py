@@ -33,6 +33,7 @@ class Place:
         parent_id: The work whose handler queues it.
         gate: The gate that it counts in.
         upstream: The gate whose works it depends on.
+        counted: Whether it is recorded and counted whatever its type says.
         trace: The trace context to hand on.
     """
 
@@ -40,6 +41,7 @@ class Place:
     parent_id: str | None = None
     gate: str | None = None
     upstream: str | None = None
+    counted: bool = False
     trace: dict[str, str] | None = None
 
 
@@ -91,7 +93,8 @@ class Submitter:
         elif start_at < now:
             start_at = now
         id = given.id or work.id
-        track = "full" if place.gate or options.unique else entry.track
+        counted = place.gate or place.counted or options.unique
+        track = "full" if counted else entry.track
         unique_until = None
         if options.unique is not None and options.unique_for is not None:
             unique_until = now + round(options.unique_for * 1000)
@@ -167,8 +170,16 @@ class Submitter:
             return env
         return await self._settle_registered(prepared, registered)
 
-    async def send_children(self, children: Sequence[Prepared]) -> list[Envelope]:
-        """Register and push works that one counter counts, in as few writes as can be."""
+    async def send_children(
+        self, children: Sequence[Prepared], *, again: bool = True
+    ) -> list[Envelope]:
+        """Register and push works that one counter counts, in as few writes as can be.
+
+        Args:
+            children: The works.
+            again: Push those once more that are there already and still wait: whoever was to push
+                them may have died.
+        """
         special = [p for p in children if p.skip_queue or p.env.unique or p.env.track != "full"]
         plain = [p for p in children if p not in special] if special else list(children)
         envs = {p.env.id: await self.send(p) for p in special}
@@ -179,8 +190,10 @@ class Submitter:
                 if registered.new and registered.env is prepared.env:
                     self._queued(prepared.env, prepared.entry)
                     envs[prepared.env.id] = prepared.env
-                else:
+                elif registered.new or again:
                     envs[prepared.env.id] = await self._settle_registered(prepared, registered)
+                else:
+                    envs[prepared.env.id] = registered.env
         return [envs[p.env.id] for p in children]
 
     async def _register(self, prepared: Prepared) -> Registered:
@@ -270,9 +283,9 @@ class Submitter:
         entry.metrics.queued(env.queue_at)
         self._core.emit("queued", env, entry, start_at=env.start_at)
 
-    def place_of(self, run: Run, *, gate: str | None = None) -> Place:
-        """The place of a child of a running handler."""
-        return Place(group_id=run.group_id, parent_id=run.id, gate=gate)
+    def prepared(self, env: Envelope, body: str) -> Prepared:
+        """A work whose envelope is written already, such as a gate's dependent."""
+        return Prepared(env, body, self._core.registry.route(env.type))
 
 
 def check_distinct(works: Sequence[Work[Any]]) -> None:

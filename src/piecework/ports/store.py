@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence  # noqa: TC003 - get_type_hints() of the dataclasses needs them
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias, TypeVar
@@ -29,7 +29,15 @@ ANY: Final = _Mark.ANY
 Keep: TypeAlias = Literal[_Mark.KEEP]
 Any_: TypeAlias = Literal[_Mark.ANY]
 
-_NONE: Final[Mapping[str, int]] = {}
+
+class _NoCounts(dict[str, int]):
+    """No counters. Hashable, so that a dataclass takes the one instance as a default."""
+
+    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride] - never changed
+        return 0
+
+
+_NONE: Final[Mapping[str, int]] = _NoCounts()
 
 
 @dataclass(frozen=True, slots=True)

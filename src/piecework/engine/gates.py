@@ -1,0 +1,376 @@
+"""Gates at work: opened by a call that queues works with ``then=``, decided by their settles.
+
+A gate is a work of its own without a message. Its record holds what it is for and counts its works;
+the settle that satisfies (or breaks) the condition starts the dependents and settles the gate. Every
+step can be repeated by anybody: the ids are fixed, and every write is conditional.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from piecework.engine.submit import Place
+from piecework.envelope import Envelope, decode, encode
+from piecework.errors import ConflictError
+from piecework.gates import (
+    DEPENDENCY_TYPE,
+    PAGE_SIZE,
+    GateSpec,
+    When,
+    is_drained,
+    judge_gate,
+)
+from piecework.ids import random_id
+from piecework.ledger import HOLD, OPEN, OPENED, PENDING_TTL, WAITERS
+from piecework.options import NO_OPTIONS, Options
+from piecework.ports.store import Change
+from piecework.record import Item, Outcome, read_item, terminal_value, with_header
+from piecework.retry import Retry
+from piecework.running import gate_id
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from piecework.definitions import Work
+    from piecework.engine.core import Core
+    from piecework.engine.submit import Prepared, Submitter
+    from piecework.ports.store import Record
+    from piecework.running import Run
+
+_ONCE = Retry(attempts=1)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedGate:
+    """A gate that is ready to be opened.
+
+    Attributes:
+        env: The gate's own envelope.
+        members: The works that count in it.
+        dependents: The works that start when it fires.
+    """
+
+    env: Envelope
+    members: list[Prepared]
+    dependents: list[Prepared]
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the works that count in it."""
+        return [member.env.id for member in self.members]
+
+
+class GateKeeper:
+    """Opens gates, decides them, and lets their groups go on.
+
+    Args:
+        core: The shared parts.
+        submitter: Prepares and sends works.
+        publish: Tells those who wait for a work that will never run.
+    """
+
+    def __init__(
+        self, core: Core, submitter: Submitter, publish: Callable[[str], Awaitable[None]]
+    ) -> None:
+        self._core = core
+        self._submitter = submitter
+        self._publish = publish
+
+    # ---- open ----------------------------------------------------------------------------------
+
+    def prepare(
+        self,
+        works: Sequence[Work[Any]],
+        then: Sequence[Work[Any]],
+        when: When,
+        given: Options,
+        *,
+        run: Run | None = None,
+    ) -> PreparedGate:
+        """Write the envelopes of a gate, of its works and of its dependents."""
+        id = random_id() if run is None else run.gate_id()
+        group_id = id if run is None else run.group_id
+        parent_id = None if run is None else run.id
+        submitter = self._submitter
+        below = Place(group_id, parent_id)
+        members = [submitter.prepare(w, given, replace(below, gate=id)) for w in works]
+        after = Place(group_id, id, upstream=id, counted=True)
+        dependents = [
+            submitter.prepare(w, NO_OPTIONS, after) for w in then
+        ]
+        now = self._core.clock.now_ms()
+        spec = GateSpec(tuple(d.body for d in dependents), when, len(members))
+        env = Envelope(
+            id=id,
+            type=DEPENDENCY_TYPE,
+            input=spec.encode(),
+            group_id=group_id,
+            queue_at=now,
+            start_at=now,
+            retry=_ONCE,
+            parent_id=parent_id,
+        )
+        return PreparedGate(env, members, dependents)
+
+    async def open(self, gate: PreparedGate) -> None:
+        """Register a gate, queue its works, and release its hold.
+
+        A replay finds what is there already and completes it.
+        """
+        env = gate.env
+        await self._write_pages(env.id, gate.ids)
+        try:
+            await self._core.ledger.store.write(self._opening(env))
+        except ConflictError as conflict:
+            if conflict.records[0].version == 0:  # the group had settled: the gate starts one
+                await self._reopen_as_root(gate)
+                return
+        await self._submitter.send_children(gate.members)
+        await self._release(env.id)
+
+    async def _reopen_as_root(self, gate: PreparedGate) -> None:
+        def moved(prepared: Prepared) -> Prepared:
+            env = prepared.env._replace(group_id=gate.env.id)
+            return replace(prepared, env=env, body=encode(env))
+
+        dependents = [moved(d) for d in gate.dependents]
+        spec = GateSpec.decode(gate.env.input)
+        spec = replace(spec, then=tuple(d.body for d in dependents))
+        env = gate.env._replace(group_id=gate.env.id, input=spec.encode())
+        await self.open(PreparedGate(env, [moved(m) for m in gate.members], dependents))
+
+    def _opening(self, env: Envelope) -> list[Change]:
+        ledger = self._core.ledger
+        root = env.group_id == env.id
+        first = ledger.register_changes(env, encode(env))
+        add = {**first[0].add, HOLD: 1}
+        if root:
+            add[OPENED] = 1
+        return [replace(first[0], add=add), *first[1:]]
+
+    async def _write_pages(self, id: str, ids: Sequence[str]) -> None:
+        """Put the ids of a gate's works beside it, so that no record grows with the width."""
+        pages = [ids[at : at + PAGE_SIZE] for at in range(0, len(ids), PAGE_SIZE)] or [[]]
+        for number, page in enumerate(pages):
+            text = json.dumps({"pages": len(pages), "ids": list(page)})
+            await self._core.store.set(self._page_key(id, number), text, 2 * PENDING_TTL)
+
+    def _page_key(self, id: str, number: int) -> str:
+        return f"{self._core.settings.prefix}gate:{id}:{number}"
+
+    async def write_upstream(self, id: str, ids: Sequence[str]) -> None:
+        """Put ids beside a dependency, for the works that it starts."""
+        await self._write_pages(id, ids)
+
+    async def upstream(self, id: str) -> list[str]:
+        """The ids of the works of a gate."""
+        first = await self._core.store.get(self._page_key(id, 0))
+        if first is None:
+            return []
+        page = json.loads(first)
+        ids: list[str] = page["ids"]
+        if page["pages"] > 1:
+            keys = [self._page_key(id, number) for number in range(1, page["pages"])]
+            for record in await self._core.store.read(keys):
+                ids += json.loads(record.value)["ids"] if record.value else []
+        return ids
+
+    async def _release(self, id: str) -> None:
+        """Say that all works of a gate are queued."""
+        change = Change(self._core.ledger.key(id), add={HOLD: -1}, needs=(HOLD,), fetch=True)
+        try:
+            record = (await self._core.ledger.store.write([change]))[0]
+        except ConflictError as conflict:
+            record = conflict.records[0]  # an earlier run of the same call did
+        await self._after(id, await self.follow(id, record, repeat=True))
+
+    async def _after(self, id: str, root: Record | None) -> None:
+        if root is not None and self.group_ended is not None:
+            await self.group_ended(root)
+
+    #: Set by the engine: ends a group whose last open work was a gate that no settle closed.
+    group_ended: Callable[[Record], Awaitable[None]] | None = None
+
+    # ---- decide --------------------------------------------------------------------------------
+
+    async def follow(self, id: str, record: Record, *, repeat: bool = False) -> Record | None:
+        """Bring a gate as far as its counters allow.
+
+        Args:
+            id: The gate.
+            record: Its record, as it was last seen.
+            repeat: Whether somebody may have died on the way: dependents are pushed again then.
+
+        Returns:
+            The record of the group's root, if this call has closed the gate in it.
+        """
+        while True:
+            item = read_item(record)
+            if item is None:
+                return None
+            if item.terminal:
+                return await self._drain(id, record, item)
+            env = item.envelope()
+            spec = GateSpec.decode(env.input)
+            verdict = judge_gate(spec, record)
+            if verdict == "wait":
+                return None
+            if verdict == "fire":
+                await self._start(spec, env, repeat=repeat)
+                outcome = Outcome("success", result="null")
+            else:
+                outcome = await self._broken(id, spec)
+            try:
+                return await self._settle(env, item, record, outcome)
+            except ConflictError as conflict:
+                record = conflict.records[0]
+
+    async def _start(self, spec: GateSpec, gate: Envelope, *, repeat: bool) -> None:
+        """Register and push the dependents; those that are there already keep their place."""
+        children: list[Prepared] = []
+        now = self._core.clock.now_ms()
+        for body in spec.then:
+            env = decode(body)
+            waited = max(0, env.start_at - env.queue_at)
+            env = env._replace(queue_at=now, start_at=now + waited, group_id=gate.group_id)
+            children.append(self._submitter.prepared(env, encode(env)))
+        if children:
+            await self._submitter.send_children(children, again=repeat)
+
+    async def _broken(self, id: str, spec: GateSpec) -> Outcome:
+        """The gate can no longer open: its dependents are dead, and say because of whom."""
+        failed: list[str] = []
+        ids = await self.upstream(id)
+        for at in range(0, len(ids), PAGE_SIZE):
+            page = ids[at : at + PAGE_SIZE]
+            records = await self._core.ledger.read(page)
+            failed += [
+                work_id
+                for work_id, record in zip(page, records, strict=True)
+                if (item := read_item(record)) and item.terminal and item.status != "success"
+            ]
+        names = ", ".join(failed[:20]) + (f" and {len(failed) - 20} more" if len(failed) > 20 else "")
+        when = spec.when if isinstance(spec.when, str) else json.dumps(spec.when)
+        return await self._kill(spec, f"GateFailed: {when} cannot be met: {names} did not succeed")
+
+    async def _kill(self, spec: GateSpec, error: str) -> Outcome:
+        outcome = Outcome("dead", error=error, error_type="GateFailed")
+        core = self._core
+        for body in spec.then:
+            env = decode(body)
+            value = terminal_value(
+                env,
+                outcome,
+                writer="gate",
+                run_at=None,
+                end_at=core.clock.now_ms(),
+                body=body,
+            )
+            change = Change(
+                core.ledger.key(env.id),
+                value=value,
+                expect=0,
+                ttl=core.settings.result_ttl,
+                index=core.ledger.index("dead"),
+                fetch=True,
+            )
+            try:
+                written = (await core.ledger.store.write([change]))[0]
+            except ConflictError as conflict:
+                written = conflict.records[0]  # killed already
+            if written.count(WAITERS) > 0:
+                await self._publish(env.id)
+        return outcome
+
+    async def _settle(
+        self, env: Envelope, item: Item, record: Record, outcome: Outcome
+    ) -> Record | None:
+        drained = is_drained(record)
+        core = self._core
+        value = terminal_value(
+            env,
+            outcome,
+            writer="gate",
+            run_at=None,
+            end_at=core.clock.now_ms(),
+        )
+        settled = read_item(replace(record, value=value))
+        assert settled is not None
+        return await self._write(env.id, item.version, settled, drained=drained, root=env.group_id)
+
+    async def _drain(self, id: str, record: Record, item: Item) -> Record | None:
+        """Take a decided gate out of its group once none of its works is open."""
+        if item.header.get("drained") or not is_drained(record):
+            return None
+        root = item.header.get("gid", id)
+        try:
+            return await self._write(id, item.version, item, drained=True, root=root)
+        except ConflictError as conflict:
+            return await self.follow(id, conflict.records[0])
+
+    async def _write(
+        self, id: str, expect: int, item: Item, *, drained: bool, root: str
+    ) -> Record | None:
+        core = self._core
+        own = root == id
+        change = Change(
+            core.ledger.key(id),
+            value=with_header(item, drained=drained),
+            expect=expect,
+            add={OPEN: -1} if own and drained else {},
+            ttl=core.settings.result_ttl if drained else PENDING_TTL,
+            index=core.ledger.index(item.status),
+            fetch=True,
+        )
+        changes = [change]
+        if drained and not own:
+            changes.append(Change(core.ledger.key(root), add={OPEN: -1}, fetch=True))
+        records = await core.ledger.store.write(changes)
+        if records[0].count(WAITERS) > 0:
+            await self._publish(id)
+        if drained:
+            return records[-1]
+        # Works may have ended while this was written, and have seen a gate that was not decided.
+        latest = (await core.ledger.read([id]))[0]
+        again = read_item(latest)
+        return None if again is None else await self._drain(id, latest, again)
+
+    # ---- a parent that ends --------------------------------------------------------------------
+
+    async def close_unreleased(self, parent: Envelope) -> None:
+        """End the gates that a parent opened and never released, so that no group hangs."""
+        for turn in range(max(0, parent.turn - 1), parent.turn + 1):
+            nth = 0
+            while True:
+                id = gate_id(parent.id, turn, nth)
+                record = (await self._core.ledger.read([id]))[0]
+                item = read_item(record)
+                if item is None:
+                    break
+                if not item.terminal and record.count(HOLD) > 0:
+                    await self._close(id, record, item)
+                nth += 1
+
+    async def _close(self, id: str, record: Record, item: Item) -> None:
+        env = item.envelope()
+        spec = GateSpec.decode(env.input)
+        outcome = await self._kill(spec, "GateFailed: the work that queued its works ended first")
+        core = self._core
+        value = terminal_value(env, outcome, writer="gate", run_at=None, end_at=core.clock.now_ms())
+        change = Change(
+            record.key,
+            value=value,
+            expect=item.version,
+            add={HOLD: -1},
+            needs=(HOLD,),
+            ttl=PENDING_TTL,
+            index=core.ledger.index("dead"),
+            fetch=True,
+        )
+        try:
+            record = (await core.ledger.store.write([change]))[0]
+        except ConflictError as conflict:
+            record = conflict.records[0]
+        await self._after(id, await self.follow(id, record))

@@ -1,0 +1,276 @@
+"""Intake: what each received message is, and who takes it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from piecework.doers import Task
+from piecework.engine.active import Active
+from piecework.engine.hooks import resolve
+from piecework.envelope import NewerEnvelopeError, decode, encode
+from piecework.errors import InvalidWorkError
+from piecework.record import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from piecework.engine.batcher import Batcher
+    from piecework.engine.core import Core
+    from piecework.engine.heart import Heart
+    from piecework.engine.ports import EngineQueue
+    from piecework.engine.registry import Entry
+    from piecework.engine.runner import Runner
+    from piecework.engine.submit import Prepared, Submitter
+    from piecework.envelope import Envelope
+    from piecework.ports.queue import Lease
+    from piecework.state import WorkState
+
+#: Seconds: the longest delay of a message whose type this worker does not know.
+_LONGEST_UNKNOWN = 300.0
+
+
+class Intake:
+    """Sorts messages and hands works to doers and batchers.
+
+    Args:
+        core: The shared parts.
+        heart: Keeps the leases of what was taken.
+        runner: Runs works.
+        submitter: Makes messages.
+    """
+
+    def __init__(self, core: Core, heart: Heart, runner: Runner, submitter: Submitter) -> None:
+        self._core = core
+        self._heart = heart
+        self._runner = runner
+        self._submitter = submitter
+        self._actives: dict[Active, None] = {}
+        self._by_id: dict[str, Active] = {}
+        self._batchers: dict[str, Batcher] = {}
+        self._runs = 0
+        self._idle: asyncio.Event = asyncio.Event()
+        self._idle.set()
+        self.stopping = False
+
+    # ---- what is held --------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """How many works this process holds."""
+        return len(self._actives)
+
+    @property
+    def actives(self) -> list[Active]:
+        """The works that this process holds."""
+        return list(self._actives)
+
+    def held(self, id: str) -> Active | None:
+        """The work of that id, if this process holds it."""
+        return self._by_id.get(id)
+
+    def states(self) -> list[WorkState]:
+        """Copies of the states of what this process holds."""
+        return [active.state() for active in self._actives]
+
+    async def idle(self) -> None:
+        """Wait until this process holds nothing."""
+        await self._idle.wait()
+
+    # ---- taking --------------------------------------------------------------------------------
+
+    def batcher(self, entry: Entry) -> Batcher:
+        """The batcher of a batch type."""
+        from piecework.engine.batcher import Batcher
+
+        batcher = self._batchers.get(entry.name)
+        if batcher is None or batcher.entry is not entry:
+            batcher = self._batchers[entry.name] = Batcher(
+                self._core, entry, self._runner, owner=self
+            )
+        return batcher
+
+    def batchers(self) -> Iterable[Batcher]:
+        """The batchers that exist."""
+        return list(self._batchers.values())
+
+    async def hand(self, queue: EngineQueue, leases: Sequence[Lease]) -> int:
+        """Sort what was received; return how many works were taken."""
+        taken = 0
+        for lease in leases:
+            active = await self._sort(queue, lease)
+            if active is not None and self._give(active):
+                taken += 1
+        return taken
+
+    async def process(self, queue: EngineQueue, leases: Sequence[Lease]) -> list[Lease]:
+        """Run leases to the end; return those that were given back unstarted."""
+        waiting: list[asyncio.Future[None]] = []
+        back: list[Lease] = []
+        loop = asyncio.get_running_loop()
+        for lease in leases:
+            active = await self._sort(queue, lease)
+            if active is None:
+                continue
+            future: asyncio.Future[None] = loop.create_future()
+            active.finished = _then(active.finished, future)
+            if self._give(active, always=True):
+                waiting.append(future)
+        if waiting:
+            for batcher in self.batchers():
+                batcher.flush()
+            await asyncio.wait(waiting)
+        return back
+
+    def run_here(self, prepared: Prepared) -> None:
+        """Make the first attempt of a work that skipped the queue."""
+        entry = prepared.entry
+        active = self._take(prepared.env, prepared.body, entry, entry.queue, None)
+        self._to_doer(active)
+
+    def _take(
+        self,
+        env: Envelope,
+        body: str,
+        entry: Entry,
+        queue: EngineQueue,
+        lease: Lease | None,
+    ) -> Active:
+        self._runs += 1
+        active = Active(env, body, entry, queue, lease, f"{self._core.worker_id}:{self._runs}")
+        active.finished = self._left
+        self._actives[active] = None
+        self._by_id[env.id] = active
+        self._idle.clear()
+        entry.metrics.accepted(self._core.clock.now_ms())
+        self._heart.enter(active)
+        return active
+
+    def _left(self, active: Active) -> None:
+        self._actives.pop(active, None)
+        if self._by_id.get(active.env.id) is active:
+            del self._by_id[active.env.id]
+        if not self._actives:
+            self._idle.set()
+
+    def _give(self, active: Active, *, always: bool = False) -> bool:
+        """Hand a work to its batcher or doer; put it back where there is no room."""
+        entry = active.entry
+        if entry.work_type.batch is not None:
+            batcher = self.batcher(entry)
+            if always or batcher.available > 0:
+                batcher.add(active)
+                return True
+        elif always or entry.doer.available > 0:
+            self._to_doer(active)
+            return True
+        self._put_back(active)
+        return False
+
+    def _to_doer(self, active: Active) -> None:
+        env = active.env
+        runner = self._runner
+        active.entry.doer.do(
+            Task(
+                lambda: runner.run(active),
+                id=env.id,
+                group=env.group,
+                priority=env.priority,
+                created_at=env.queue_at,
+                owner=self,
+            )
+        )
+
+    def _put_back(self, active: Active) -> None:
+        task = asyncio.get_running_loop().create_task(self.return_unstarted(active, None))
+        self._putting_back.add(task)
+        task.add_done_callback(self._putting_back.discard)
+
+    async def return_unstarted(self, active: Active, delay: float | None = 0.0) -> None:
+        """Give back a work that has not started."""
+        pause = self._core.settings.put_back if delay is None else delay
+        await self._runner.return_unstarted(active, pause)
+
+    # ---- sorting -------------------------------------------------------------------------------
+
+    async def _sort(self, queue: EngineQueue, lease: Lease) -> Active | None:
+        """The work of a message, if it is to run here and now; else the message was dealt with."""
+        try:
+            return await self._sorted(queue, lease)
+        except Exception as error:  # noqa: BLE001 - its neighbours go on; its lease ends by itself
+            self._core.hooks.report(error, "queue", "sorting a message failed")
+            return None
+
+    async def _sorted(self, queue: EngineQueue, lease: Lease) -> Active | None:
+        try:
+            env = decode(lease.body)
+        except InvalidWorkError as error:
+            await self._dead_letter(queue, lease, str(error))
+            return None
+        except NewerEnvelopeError as error:
+            await self._not_for_us(queue, lease, str(error), 3)
+            return None
+        entry = self._core.registry.get(env.type)
+        if entry is None:
+            await self._unknown(queue, lease, env)
+            return None
+        late = env.start_at - self._core.clock.now_ms()
+        if late > self._core.settings.early * 1000:
+            await self._hop(queue, lease, env, entry, late / 1000)
+            return None
+        active = self._take(env, lease.body, entry, queue, lease)
+        if self._core.hooks.accept is not None and not await self._accepted(active):
+            await self.return_unstarted(active, None)
+            return None
+        return active
+
+    async def _hop(
+        self, queue: EngineQueue, lease: Lease, env: Envelope, entry: Entry, late: float
+    ) -> None:
+        """Send a message on that came before its time; the old one is acked only after that."""
+        entry.metrics.rescheduled(late)
+        if queue.capabilities.ordered:
+            await queue.release([lease], late)
+            return
+        again = env._replace(recheck=env.recheck or lease.deliveries > 1)
+        await queue.push([self._submitter.message(again, encode(again), queue)])
+        await queue.ack([lease])
+
+    async def _accepted(self, active: Active) -> bool:
+        hook = self._core.hooks.accept
+        assert hook is not None
+        try:
+            return bool(await resolve(hook(self._runner.info(active))))
+        except Exception as error:  # noqa: BLE001 - a hook must not lose a work
+            self._core.hooks.report(error, "queue", "accept raised")
+            return False
+
+    async def _unknown(self, queue: EngineQueue, lease: Lease, env: Envelope) -> None:
+        """Leave a work to a worker that knows its type; after its attempts it is dead."""
+        if lease.deliveries <= env.retry.attempts:
+            await self._not_for_us(queue, lease, f"unknown work type: {env.type}", None)
+            return
+        entry = self._core.registry.route(env.type)
+        active = self._take(env, lease.body, entry, queue, lease)
+        active.repeated = True
+        await self._runner.give_up(active, f"unknown work type: {env.type}", "UnknownWorkError")
+
+    async def _not_for_us(
+        self, queue: EngineQueue, lease: Lease, reason: str, budget: int | None
+    ) -> None:
+        if budget is not None and lease.deliveries > budget:
+            await self._dead_letter(queue, lease, reason)
+            return
+        delay = self._core.settings.unknown_delay * 2 ** min(lease.deliveries - 1, 10)
+        await queue.release([lease], min(delay, _LONGEST_UNKNOWN))
+
+    async def _dead_letter(self, queue: EngineQueue, lease: Lease, reason: str) -> None:
+        """Keep a message that nobody can run where somebody can look at it."""
+        letters = self._core.dead_letters
+        if queue.dead_letter_queue is None and letters is not None:
+            from piecework.ports.queue import Message
+
+            await letters.push([Message(lease.body, reason=reason)])
+            await queue.ack([lease])
+            return
+        await queue.dead_letter(lease, reason)

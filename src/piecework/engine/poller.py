@@ -1,0 +1,184 @@
+"""Polling: one poller per queue, never taking more than the doers have room for."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from piecework.engine.hooks import resolve
+from piecework.metrics import BackpressureContext
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from piecework.engine.core import Core
+    from piecework.engine.ports import EngineQueue
+    from piecework.ports.queue import Lease
+
+#: Seconds between two tries after a failed receive: the first, and the most.
+_FIRST_PAUSE, _LAST_PAUSE = 0.5, 15.0
+
+
+class Poller:
+    """Pulls the messages of one queue for as long as it runs.
+
+    Args:
+        core: The shared parts.
+        queue: The queue.
+        room: How many messages of this queue can be taken now.
+        active: How many works this process holds.
+        hand: Takes what was received.
+        idle: Called after a wait that brought nothing; says whether it has found work.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        queue: EngineQueue,
+        *,
+        room: Callable[[], int],
+        active: Callable[[], int],
+        hand: Callable[[EngineQueue, list[Lease]], Awaitable[int]],
+        idle: Callable[[EngineQueue], Awaitable[bool]],
+    ) -> None:
+        self._core = core
+        self._queue = queue
+        self._room = room
+        self._active = active
+        self._hand = hand
+        self._idle = idle
+        self._stopping = False
+        self._freed = asyncio.Event()
+        self._receiving: asyncio.Task[list[Lease]] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._behind_since: float | None = None
+        self._told_at = 0.0
+        self.failing_since: float | None = None
+
+    def start(self) -> None:
+        """Begin to pull."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def room_appeared(self) -> None:
+        """Look again at whether there is room."""
+        self._freed.set()
+
+    async def stop(self, within: float) -> None:
+        """Start no receive; give back what an open one brings within so many seconds."""
+        self._stopping = True
+        self._freed.set()
+        task, self._task = self._task, None
+        if task is None:
+            return
+        receiving = self._receiving
+        if receiving is not None and self._queue.capabilities.in_process:
+            receiving.cancel()  # a wait in this process loses nothing when it is cut short
+        done, _ = await asyncio.wait([task], timeout=within)
+        if not done:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _run(self) -> None:
+        pause = 0.0
+        while not self._stopping:
+            try:
+                if pause:
+                    await self._pause(pause)
+                    if self._stopping:
+                        return
+                await self._turn()
+                pause = 0.0
+                self.failing_since = None
+            except Exception as error:  # noqa: BLE001 - a bad receive does not stop the worker
+                if self.failing_since is None:
+                    self.failing_since = asyncio.get_running_loop().time()
+                self._core.hooks.report(error, "queue", "receiving failed")
+                pause = min(max(pause * 2, _FIRST_PAUSE), _LAST_PAUSE)
+
+    async def _pause(self, delay: float) -> None:
+        """Wait, but not beyond a stop."""
+        try:
+            async with asyncio.timeout(delay):
+                while not self._stopping:
+                    self._freed.clear()
+                    await self._freed.wait()
+        except TimeoutError:
+            return
+
+    async def _turn(self) -> None:
+        """One receive, if there is room for what it may bring."""
+        self._freed.clear()
+        room = min(self._room(), self._core.settings.poll_cap)
+        if room <= 0:
+            self._note_backlog(full=True)
+            await self._freed.wait()
+            return
+        delay = await self._backpressure()
+        if delay > 0:
+            await self._pause(delay)
+            return
+        leases = await self._receive(room)
+        if self._stopping:
+            if leases:
+                await self._queue.release(leases, 0.0)
+            return
+        if leases:
+            taken = await self._hand(self._queue, leases)
+            self._note_backlog(full=len(leases) >= room and taken > 0)
+        else:
+            self._note_backlog(full=False)
+            await self._idle(self._queue)
+
+    async def _receive(self, room: int) -> list[Lease]:
+        settings = self._core.settings
+        receive = asyncio.ensure_future(
+            self._queue.pop(room, settings.visibility, settings.poll_interval)
+        )
+        self._receiving = receive
+        try:
+            return await asyncio.shield(receive)
+        except asyncio.CancelledError:
+            if self._stopping and receive.cancelled() and not _cancelling():
+                return []
+            receive.cancel()
+            raise
+        finally:
+            self._receiving = None
+
+    async def _backpressure(self) -> float:
+        hook = self._core.hooks.backpressure
+        if hook is None:
+            return 0.0
+        try:
+            answer = await resolve(hook(BackpressureContext(self._core.metrics, self._active())))
+            return max(0.0, float(answer or 0.0))
+        except Exception as error:  # noqa: BLE001 - a hook must not stop the worker
+            self._core.hooks.report(error, "queue", "backpressure raised")
+            return self._core.settings.put_back
+
+    def _note_backlog(self, *, full: bool) -> None:
+        """Tell ``on_backlog`` while more keeps coming than can be taken."""
+        hook = self._core.hooks.on_backlog
+        if hook is None:
+            return
+        now = asyncio.get_running_loop().time()
+        if not full:
+            self._behind_since = None
+            return
+        if self._behind_since is None:
+            self._behind_since = now
+            self._told_at = now - self._core.settings.backlog_every
+        behind = now - self._behind_since
+        due = now - self._told_at >= self._core.settings.backlog_every
+        if behind >= self._core.settings.backlog_after and due:
+            self._told_at = now
+            try:
+                hook(self._active())
+            except Exception as error:  # noqa: BLE001 - a hook must not stop the worker
+                self._core.hooks.report(error, "queue", "on_backlog raised")
+
+
+def _cancelling() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
