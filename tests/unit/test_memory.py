@@ -227,14 +227,14 @@ async def test_timers_of_messages_that_left_do_not_pile_up(queue):
     for _ in range(5_000):
         await queue.push([Message("a")])
         await queue.ack(await queue.pop(1, 30, 0))
-    assert len(queue._heap) <= 1_002
-    assert not queue._timed
-    assert not queue._leased
+    assert len(queue._shelf._heap) <= 1_002
+    assert not queue._shelf._timed
+    assert not queue._shelf._leased
     await queue.push([Message("a")])
     leases = await queue.pop(1, 30, 0)
     for _ in range(5_000):
         assert await queue.extend(leases, 30) == []
-    assert len(queue._heap) <= 1_002
+    assert len(queue._shelf._heap) <= 1_002
 
 
 async def test_a_message_costs_the_collector_one_object(queue):
