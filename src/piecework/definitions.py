@@ -1,0 +1,396 @@
+"""Work types and works: what a handler becomes once it is defined."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypedDict, overload
+
+from typing_extensions import Concatenate, ParamSpec, TypeVar, Unpack
+
+from piecework.binding import Binding
+from piecework.clock import Seconds, seconds
+from piecework.context import WorkContext
+from piecework.errors import ConfigError
+from piecework.options import (
+    NO_OPTIONS,
+    ExecutorKind,
+    Options,
+    Track,
+    WorkOptions,
+    parse_options,
+)
+from piecework.running import new_id
+
+if TYPE_CHECKING:
+    from piecework.codec import Codec
+    from piecework.doers import Doer
+    from piecework.ports.queue import Queue
+    from piecework.retry import Retry
+    from piecework.state import WorkEvent, WorkInfo
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True, default=Any)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Returned by ``on_failure``: try again in so many seconds without spending an attempt."""
+
+    seconds: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class RunAt:
+    """Returned by ``on_failure``: try again at this time without spending an attempt."""
+
+    at: datetime
+
+
+Fate: TypeAlias = Literal["retry", "abort"] | Delay | RunAt | None
+"""What ``on_failure`` returns: how a failure is to be treated; ``None`` means as usual."""
+
+OnFailure: TypeAlias = Callable[[BaseException, "WorkInfo"], Fate]
+OnEvent: TypeAlias = Callable[["WorkEvent"], None]
+
+
+class TypeOptions(TypedDict, total=False):
+    """The options of a work type.
+
+    Attributes:
+        retry: Fields given here win over the system's.
+        priority: Higher goes first among the works that a doer holds.
+        group: The tenant of all works of the type.
+        doer: Decides how many of its works run and which is next, in place of the system's.
+        queue: The queue of its works, in place of the system's.
+        options: A function of the handler's arguments that returns options of that one work.
+        codec: Sees the input and the result in place of pydantic and the system's codec.
+        on_event: Called with the events of its works, after the system's.
+        on_failure: Decides on failures, in place of the system's.
+        log_context: A function of the input that returns fields for the log records.
+        skip_queue: Make the first attempts in the process that enqueues.
+        timeout: Seconds that one attempt may take.
+        executor: ``"loop"`` (default for ``async def``), ``"thread"`` (default for ``def``) or
+            ``"process"`` for work that keeps a processor busy.
+        track: ``"full"`` (default), ``"result"`` (the result only) or ``"none"``.
+    """
+
+    retry: Retry | None
+    priority: int
+    group: str | None
+    doer: Doer | None
+    queue: Queue | None
+    options: Callable[..., WorkOptions | Mapping[str, Any]] | None
+    codec: Codec | None
+    on_event: OnEvent | None
+    on_failure: OnFailure | None
+    log_context: Callable[[dict[str, Any]], Mapping[str, object]] | None
+    skip_queue: bool
+    timeout: Seconds | None
+    executor: ExecutorKind | None
+    track: Track
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPolicy:
+    """How works of a batch type are collected: up to ``size``, at most ``max_wait`` seconds."""
+
+    size: int
+    max_wait: float
+
+
+class Work(Generic[R_co]):
+    """One call of a work type, built and not yet sent.
+
+    Attributes:
+        id: Its id, known before it is enqueued. Enqueueing the same work twice runs it once.
+        type: The name of its work type.
+        options: What ``with_options`` was given.
+
+    Example:
+        >>> add(1, b=2).with_options(delay=5).input
+        {'a': 1, 'b': 2}
+    """
+
+    __slots__ = ("encoded", "id", "options", "type", "work_type")
+
+    def __init__(
+        self,
+        work_type: WorkType[..., Any],
+        encoded: str,
+        *,
+        id: str | None = None,
+        options: Options = NO_OPTIONS,
+    ) -> None:
+        self.work_type = work_type
+        self.type = work_type.type
+        self.encoded = encoded
+        self.options = options
+        self.id = id or options.id or new_id(self.type, encoded)
+
+    @property
+    def input(self) -> dict[str, Any]:
+        """The arguments by the names of the handler's parameters, JSON-able."""
+        return self.work_type.binding.mapping(self.encoded)
+
+    def with_options(self, **options: Unpack[WorkOptions]) -> Work[R_co]:
+        """The same work, with the same id, and these options over those that it has.
+
+        Raises:
+            InvalidWorkError: An option is unknown or its value cannot be used.
+        """
+        given = parse_options(options, self.type)
+        return Work(
+            self.work_type, self.encoded, id=given.id or self.id, options=given.over(self.options)
+        )
+
+    def __repr__(self) -> str:
+        return f"<Work {self.type} {self.id}>"
+
+
+class WorkType(Generic[P, R_co]):
+    """A handler under a name. Calling it builds a ``Work`` and sends nothing.
+
+    Attributes:
+        type: The name, which travels in messages: renaming it orphans what is queued.
+        fn: The plain function, to call it directly (in a test, say).
+        options: The options of the type.
+        batch: How works are collected, for a batch type.
+        binding: Maps arguments and results to and from JSON text.
+    """
+
+    def __init__(
+        self,
+        type: str,
+        fn: Callable[..., Any],
+        options: TypeOptions,
+        *,
+        batch: BatchPolicy | None = None,
+    ) -> None:
+        unknown = sorted(options.keys() - TypeOptions.__annotations__.keys())
+        if unknown:
+            known = ", ".join(TypeOptions.__annotations__)
+            raise ConfigError(
+                f"work type {type!r}: there is no option {unknown[0]!r}. Known: {known}."
+            )
+        if not type or not callable(fn):
+            raise ConfigError(f"work type {type!r}: a name and a handler are needed")
+        self.type = type
+        self.fn = fn
+        self.options = options
+        self.batch = batch
+        self.is_async = is_async(fn)
+        self.executor: ExecutorKind = self._executor(options.get("executor"))
+        self.timeout = _timeout(type, options.get("timeout"))
+        self.level = _level(type, options)
+        self.binding: Binding = Binding(
+            fn,
+            work_type=type,
+            codec=options.get("codec"),
+            context_type=WorkContext,
+            batch=batch is not None,
+        )
+        functools.update_wrapper(self, fn, updated=())
+
+    def _executor(self, asked: ExecutorKind | None) -> ExecutorKind:
+        if asked is None:
+            return "loop" if self.is_async else "thread"
+        if asked not in ("loop", "thread", "process"):
+            raise ConfigError(
+                f"work type {self.type!r}: executor must be 'loop', 'thread' or 'process', "
+                f"not {asked!r}"
+            )
+        if asked == "thread" and self.is_async:
+            raise ConfigError(
+                f"work type {self.type!r}: an async handler runs on the loop or in a process; "
+                f"make it a plain def to run it in a thread"
+            )
+        if asked == "process" and self.batch:
+            raise ConfigError(f"work type {self.type!r}: a batch type cannot run in a process")
+        return asked
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Work[R_co]:
+        """Build a work from the handler's own arguments, without ``ctx``.
+
+        Raises:
+            InvalidWorkError: An argument is missing, unexpected or of the wrong type.
+        """
+        return Work(self, self.binding.bind(args, kwargs))
+
+    def from_mapping(self, arguments: Mapping[str, Any]) -> Work[R_co]:
+        """Build a work from arguments by name, as ``enqueue("name", {...})`` does."""
+        return Work(self, self.binding.bind_mapping(arguments))
+
+    def __repr__(self) -> str:
+        return f"<WorkType {self.type}>"
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Whether calling it gives a coroutine: also for partials and objects with ``__call__``."""
+    inner = fn
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(
+        getattr(inner, "__call__", None)  # noqa: B004 - the method itself is asked
+    )
+
+
+def _timeout(type: str, value: Seconds | None) -> float | None:
+    return parse_options({"timeout": value}, type).timeout
+
+
+def _level(type: str, options: TypeOptions) -> Options:
+    own = {name: options[name] for name in ("retry", "priority", "group", "skip_queue", "timeout") if name in options}
+    if options.get("track", "full") not in ("full", "result", "none"):
+        raise ConfigError(
+            f"work type {type!r}: track must be 'full', 'result' or 'none', "
+            f"not {options.get('track')!r}"
+        )
+    return parse_options(own, type)
+
+
+class Define(Protocol):
+    """The decorator that ``define_work(...)`` returns."""
+
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[WorkContext, P], Awaitable[R]], /
+    ) -> WorkType[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, Awaitable[R]], /) -> WorkType[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[WorkContext, P], R], /) -> WorkType[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> WorkType[P, R]: ...
+
+
+@overload
+def define_work(
+    name: Callable[Concatenate[WorkContext, P], Awaitable[R]], /
+) -> WorkType[P, R]: ...
+@overload
+def define_work(name: Callable[P, Awaitable[R]], /) -> WorkType[P, R]: ...
+@overload
+def define_work(name: Callable[Concatenate[WorkContext, P], R], /) -> WorkType[P, R]: ...
+@overload
+def define_work(name: Callable[P, R], /) -> WorkType[P, R]: ...
+@overload
+def define_work(
+    name: str,
+    handler: Callable[Concatenate[WorkContext, P], Awaitable[R]],
+    /,
+    **options: Unpack[TypeOptions],
+) -> WorkType[P, R]: ...
+@overload
+def define_work(
+    name: str, handler: Callable[P, Awaitable[R]], /, **options: Unpack[TypeOptions]
+) -> WorkType[P, R]: ...
+@overload
+def define_work(
+    name: str, handler: Callable[Concatenate[WorkContext, P], R], /, **options: Unpack[TypeOptions]
+) -> WorkType[P, R]: ...
+@overload
+def define_work(
+    name: str, handler: Callable[P, R], /, **options: Unpack[TypeOptions]
+) -> WorkType[P, R]: ...
+@overload
+def define_work(name: str | None = None, /, **options: Unpack[TypeOptions]) -> Define: ...
+def define_work(
+    name: str | Callable[..., Any] | None = None,
+    handler: Callable[..., Any] | None = None,
+    /,
+    **options: Unpack[TypeOptions],
+) -> Any:
+    """Make a handler a work type, as a decorator (with or without arguments) or as a function.
+
+    The handler's parameters and its result are validated and serialized from their annotations by
+    pydantic; what has no annotation goes through the default codec. A parameter annotated with
+    ``WorkContext`` receives the context and is not part of the input.
+
+    Args:
+        name: The name of the type; the function's name if it is left out.
+        handler: The handler, in the functional form.
+        **options: See ``TypeOptions``.
+
+    Raises:
+        ConfigError: An option cannot be used with this handler.
+
+    Example:
+        >>> @define_work("resize", timeout=60)
+        ... async def resize(ctx: WorkContext, url: str, width: int = 640) -> str: ...
+        >>> @define_work
+        ... def add(a: int, b: int) -> int:
+        ...     return a + b
+        >>> sub = define_work("sub", lambda a, b: a - b)
+    """
+    if callable(name):
+        return WorkType(_name_of(name), name, options)
+    if handler is not None:
+        return WorkType(name or _name_of(handler), handler, options)
+
+    def decorate(fn: Callable[..., Any]) -> WorkType[..., Any]:
+        return WorkType(name or _name_of(fn), fn, options)
+
+    return decorate
+
+
+class DefineBatch(Protocol):
+    """The decorator that ``define_batch_work(...)`` returns."""
+
+    @overload
+    def __call__(
+        self, fn: Callable[[list[T]], Awaitable[Sequence[R | Exception]]], /
+    ) -> WorkType[[T], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[list[T]], Awaitable[None]], /) -> WorkType[[T], None]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[list[T]], Sequence[R | Exception]], /
+    ) -> WorkType[[T], R]: ...
+
+
+def define_batch_work(
+    name: str, /, *, size: int, max_wait: Seconds = 0.1, **options: Unpack[TypeOptions]
+) -> DefineBatch:
+    """Make a handler of many inputs a work type whose works are queued one by one.
+
+    The handler takes a list of inputs and returns a list with one output per input, in the same
+    order. An output that is an exception fails that work alone.
+
+    Args:
+        name: The name of the type.
+        size: How many works one call takes at most.
+        max_wait: Seconds that the first work of a batch waits for others.
+        **options: See ``TypeOptions``.
+
+    Raises:
+        ConfigError: An option cannot be used.
+
+    Example:
+        >>> @define_batch_work("embed", size=50, max_wait=0.1)
+        ... async def embed(texts: list[str]) -> list[int]:
+        ...     return [len(text) for text in texts]
+    """
+    wait = seconds(max_wait)
+    if size < 1 or wait < 0:
+        raise ConfigError(
+            f"work type {name!r}: size must be at least 1 and max_wait at least 0 seconds, "
+            f"not {size} and {wait:g}"
+        )
+
+    def decorate(fn: Callable[..., Any]) -> WorkType[..., Any]:
+        return WorkType(name, fn, options, batch=BatchPolicy(size, wait))
+
+    return decorate
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    name = getattr(fn, "__name__", "")
+    if not name or name == "<lambda>":
+        raise ConfigError(f"{fn!r} has no name of its own; give one: define_work('name', handler)")
+    return str(name)

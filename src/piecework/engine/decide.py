@@ -1,0 +1,141 @@
+"""Decisions as pure functions over frozen values: what a record means, what a failure leads to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from piecework.definitions import Delay, Fate, RunAt
+from piecework.clock import seconds, to_ms
+from piecework.failure import describe_error
+from piecework.retry import backoff
+from piecework.signals import RetryAbort, WorkDelayError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from piecework.envelope import Envelope
+    from piecework.record import Item
+
+# ---- what a delivery finds -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """There is no record: the producer has not written it yet, or never will."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The work is terminal: repeat what follows a settle, and ack."""
+
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """The work is pending at another version than the message: take the record's word."""
+
+    env: Envelope
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """Another worker has it under way: come back after ``delay`` seconds."""
+
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """The worker that had it died: that was an attempt. The envelope is at the next one."""
+
+    env: Envelope
+    body: str
+
+
+Standing: TypeAlias = Absent | Finished | Adopt | Duplicate | TakeOver
+
+
+def stand(item: Item | None, *, now_ms: int) -> Standing:
+    """What the record of a work means for a delivery whose write conflicted with it."""
+    if item is None:
+        return Absent()
+    if item.terminal:
+        return Finished(item)
+    env = item.envelope()
+    if item.status == "pending":
+        return Adopt(env, item.payload)
+    lease_until = int(item.header.get("l", 0))
+    if lease_until > now_ms:
+        return Duplicate((lease_until - now_ms) / 1000)
+    return TakeOver(env._replace(attempt=env.attempt + 1), item.payload)
+
+
+# ---- what a failure leads to -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Another attempt after ``delay`` seconds."""
+
+    delay: float
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class PutOff:
+    """The same attempt again at a time; ``turn`` tells whether the work asked for it itself."""
+
+    start_at: int
+    turn: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Die:
+    """Dead: no attempt is left, or none is wanted."""
+
+    error: str
+    error_type: str
+    traceback: str
+
+
+Verdict: TypeAlias = Again | PutOff | Die
+
+
+def die(error: BaseException) -> Die:
+    """Dead of this error."""
+    name, text, trace = describe_error(error)
+    return Die(text, name, trace)
+
+
+def decide_failure(
+    error: BaseException,
+    env: Envelope,
+    *,
+    classify: Callable[[BaseException], Fate] | None,
+    now_ms: int,
+    random: Callable[[], float],
+) -> Verdict:
+    """What follows when a handler raised. An explicit signal wins over the classifier."""
+    if isinstance(error, WorkDelayError):
+        return PutOff(_signal_time(error, now_ms), turn=True)
+    if isinstance(error, RetryAbort):
+        return die(error.cause)
+    fate = classify(error) if classify is not None else None
+    if fate == "abort":
+        return die(error)
+    if isinstance(fate, Delay):
+        return PutOff(now_ms + round(max(0.0, seconds(fate.seconds)) * 1000), turn=False)
+    if isinstance(fate, RunAt):
+        return PutOff(max(now_ms, to_ms(fate.at)), turn=False)
+    if env.attempt >= env.retry.attempts:
+        return die(error)
+    return Again(backoff(env.retry, env.attempt, random), describe_error(error)[1])
+
+
+def _signal_time(error: WorkDelayError, now_ms: int) -> int:
+    if error.run_at is not None:
+        return max(now_ms, to_ms(error.run_at))
+    return now_ms + round((error.delay or 0.0) * 1000)

@@ -1,0 +1,182 @@
+"""The text that the ledger keeps in a work's record: state and result together.
+
+The first line is the status with a JSON header; the rest is the payload: the envelope of a work that
+is not terminal (or is dead, so that it can be redriven), or the result of one that succeeded.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from piecework.clock import from_ms
+from piecework.envelope import Envelope, decode
+from piecework.state import TERMINAL, Progress, Status, WorkState
+
+if TYPE_CHECKING:
+    from piecework.ports.store import Record
+
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a work ended.
+
+    Attributes:
+        status: One of the terminal states.
+        result: The result as JSON text, for ``success``.
+        error: What it died of, as ``Name: message``.
+        error_type: The name of the exception's class.
+        traceback: The formatted traceback.
+    """
+
+    status: Status
+    result: str | None = None
+    error: str | None = None
+    error_type: str = ""
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A work's record, read.
+
+    Attributes:
+        status: Where the work is.
+        header: What the first line says beside the status.
+        payload: The envelope or the result, as text.
+        version: The version of the record: the fencing token.
+    """
+
+    status: Status
+    header: dict[str, Any]
+    payload: str
+    version: int
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the work has settled."""
+        return self.status in TERMINAL
+
+    @property
+    def writer(self) -> str | None:
+        """The token of the run that wrote this."""
+        return self.header.get("w")
+
+    def envelope(self) -> Envelope:
+        """The envelope of a work that is not terminal, or is dead, at the version of the record."""
+        env = decode(self.payload)
+        attempt = self.header.get("a", env.attempt) if self.status == "running" else env.attempt
+        return env._replace(version=self.version, attempt=attempt)
+
+
+def read_item(record: Record) -> Item | None:
+    """Read a work's record; ``None`` where there is none."""
+    value = record.value
+    if value is None:
+        return None
+    line, _, payload = value.partition("\n")
+    status, _, header = line.partition(" ")
+    return Item(
+        cast("Status", status), json.loads(header) if header else {}, payload, record.version
+    )
+
+
+def pending_value(body: str, writer: str | None = None) -> str:
+    """The value of a work that waits for its turn."""
+    return f"pending\n{body}" if writer is None else f"pending {_to_json({'w': writer})}\n{body}"
+
+
+def running_value(
+    body: str, *, attempt: int, writer: str, run_at: int, lease_until: int, progress: Any = None
+) -> str:
+    """The value of a work that a worker has under way until ``lease_until``."""
+    header = {"a": attempt, "w": writer, "r": run_at, "l": lease_until}
+    if progress is not None:
+        header["pr"] = progress
+    return f"running {_to_json(header)}\n{body}"
+
+
+def terminal_value(
+    env: Envelope,
+    outcome: Outcome,
+    *,
+    writer: str,
+    run_at: int | None,
+    end_at: int,
+    body: str = "",
+) -> str:
+    """The value of a work that has settled; ``body`` is kept for a dead one, to redrive it."""
+    header: dict[str, Any] = {
+        "t": env.type,
+        "a": env.attempt,
+        "q": env.queue_at,
+        "s": env.start_at,
+        "e": end_at,
+        "w": writer,
+    }
+    if run_at is not None:
+        header["r"] = run_at
+    if env.priority:
+        header["p"] = env.priority
+    if env.group is not None:
+        header["g"] = env.group
+    if env.group_id != env.id:
+        header["gid"] = env.group_id
+    if env.parent_id is not None:
+        header["pid"] = env.parent_id
+    if env.gate is not None:
+        header["gate"] = env.gate
+    if outcome.error is not None:
+        header["err"] = outcome.error
+        header["et"] = outcome.error_type
+        header["tb"] = outcome.traceback
+    payload = outcome.result if outcome.status == "success" else body
+    return f"{outcome.status} {_to_json(header)}\n{payload or ''}"
+
+
+def with_header(item: Item, **extra: Any) -> str:
+    """The value of a settled work with more in its header."""
+    return f"{item.status} {_to_json({**item.header, **extra})}\n{item.payload}"
+
+
+def read_state(id: str, record: Record) -> WorkState | None:
+    """The public state of a work, without its result; ``None`` where there is no record."""
+    item = read_item(record)
+    if item is None:
+        return None
+    header = item.header
+    if item.terminal:
+        return WorkState(
+            id=id,
+            type=header["t"],
+            status=item.status,
+            attempt=header["a"],
+            error=header.get("err"),
+            queue_at=from_ms(header["q"]),
+            start_at=from_ms(header["s"]),
+            run_at=from_ms(header["r"]) if "r" in header else None,
+            end_at=from_ms(header["e"]),
+            priority=header.get("p", 0),
+            group=header.get("g"),
+            group_id=header.get("gid", id),
+            parent_id=header.get("pid"),
+        )
+    env = item.envelope()
+    progress = header.get("pr")
+    return WorkState(
+        id=id,
+        type=env.type,
+        status=item.status,
+        attempt=env.attempt,
+        queue_at=from_ms(env.queue_at),
+        start_at=from_ms(env.start_at),
+        run_at=from_ms(header["r"]) if "r" in header else None,
+        priority=env.priority,
+        group=env.group,
+        group_id=env.group_id,
+        parent_id=env.parent_id,
+        progress=Progress(*progress) if progress else None,
+    )

@@ -1,0 +1,87 @@
+"""Unique works: one claim per type and key, taken together with the work's registration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from piecework.envelope import encode
+from piecework.errors import ConflictError
+from piecework.ledger import PENDING_TTL, Registered
+from piecework.ports.store import Change, Record
+from piecework.record import read_item
+
+if TYPE_CHECKING:
+    from piecework.envelope import Envelope
+    from piecework.ledger import Ledger
+
+
+def unique_key(prefix: str, env: Envelope) -> str:
+    """The key of the claim of a work."""
+    return f"{prefix}unique:{env.type}:{env.unique}"
+
+
+async def register_unique(
+    ledger: Ledger, env: Envelope, key: str, *, unique_for: float | None
+) -> Registered:
+    """Register a work, unless another of its type and key is under way: then return that one.
+
+    A claim whose work was never registered is taken over with the id that it names, so that its
+    producer, should it live after all, meets the same work.
+    """
+    expect = 0
+    while True:
+        life = unique_for if unique_for is not None else PENDING_TTL + _until(ledger, env)
+        claim = Change(key, value=env.id, expect=expect, ttl=life)
+        try:
+            await ledger.store.write([*ledger.register_changes(env, encode(env)), claim])
+        except ConflictError as conflict:
+            held = conflict.records[-1]
+            own = conflict.records[0]
+        else:
+            return Registered(env, new=True)
+        if own.version > 0:
+            return Registered(env, new=False)
+        if held.version == expect:  # the group had settled
+            env = env._replace(group_id=env.id, gate=None)
+            continue
+        first = held.value
+        if first is None:
+            expect = 0
+            continue
+        record = (await ledger.read([first]))[0]
+        item = read_item(record)
+        if item is None:
+            env = _renamed(env, first)
+        elif not item.terminal or unique_for is not None:
+            return Registered(_first(env, first, record), new=False)
+        expect = held.version
+
+
+async def release_unique(ledger: Ledger, env: Envelope, key: str) -> None:
+    """Let go of the claim of a work that has settled, unless its life is fixed."""
+    if env.unique_until is not None:
+        return
+    held = (await ledger.store.read([key]))[0]
+    if held.value != env.id:
+        return
+    try:
+        await ledger.store.write([Change(key, delete=True, expect=held.version)])
+    except ConflictError:
+        return  # somebody has taken it over already
+
+
+def _until(ledger: Ledger, env: Envelope) -> float:
+    return max(0, env.start_at - ledger.now_ms()) / 1000
+
+
+def _renamed(env: Envelope, id: str) -> Envelope:
+    root = env.group_id == env.id
+    return env._replace(id=id, group_id=id if root else env.group_id)
+
+
+def _first(env: Envelope, id: str, record: Record) -> Envelope:
+    item = read_item(record)
+    if item is None or item.terminal:
+        group_id = item.header.get("gid", id) if item is not None else id
+        return env._replace(id=id, group_id=group_id)
+    return item.envelope()
