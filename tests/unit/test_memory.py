@@ -227,14 +227,14 @@ async def test_timers_of_messages_that_left_do_not_pile_up(queue):
     for _ in range(5_000):
         await queue.push([Message("a")])
         await queue.ack(await queue.pop(1, 30, 0))
-    assert len(queue._heap) <= 1_002
-    assert not queue._timed
-    assert not queue._leased
+    assert len(queue._shelf._heap) <= 1_002
+    assert not queue._shelf._timed
+    assert not queue._shelf._leased
     await queue.push([Message("a")])
     leases = await queue.pop(1, 30, 0)
     for _ in range(5_000):
         assert await queue.extend(leases, 30) == []
-    assert len(queue._heap) <= 1_002
+    assert len(queue._shelf._heap) <= 1_002
 
 
 async def test_a_message_costs_the_collector_one_object(queue):
@@ -639,7 +639,7 @@ async def test_a_listener_is_not_called_inside_publish():
     assert heard == ["a"]
 
 
-async def test_a_listener_that_raises_is_reported_to_its_loop():
+async def test_a_listener_that_raises_is_reported_to_its_loop(loop_errors):
     def broken(text: str) -> None:
         raise ValueError(text)
 
@@ -652,6 +652,7 @@ async def test_a_listener_that_raises_is_reported_to_its_loop():
     await pubsub.publish("junk")  # S51
     await turns()
     assert [str(report) for report in reports] == ["junk"]
+    loop_errors.clear()
 
 
 async def test_what_is_on_its_way_to_a_closed_subscription_is_dropped():
@@ -734,5 +735,18 @@ async def test_a_backend_takes_a_queue(queue):
 
 
 def test_the_suites_and_the_backend_do_not_import_pytest():
-    code = "import sys, piecework.memory, piecework.testing; sys.exit('pytest' in sys.modules)"
+    code = """if True:
+        import sys, piecework.memory, piecework.testing.conformance
+        assert "pytest" not in sys.modules
+    """
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_test_kit_imports_its_suites_only_when_they_are_named():
+    code = """if True:
+        import sys, piecework.testing
+        assert "piecework.ports" not in sys.modules
+        from piecework.testing import PubSubConformance, QueueConformance, StoreConformance
+        assert not hasattr(piecework.testing, "Other")
+    """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
