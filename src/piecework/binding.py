@@ -43,6 +43,7 @@ _SCHEMA_FAILURES = (PydanticUserError, SchemaError, TypeError)
 _CODEC_FAILURES = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
 _RESULT_FIELD: Final = "result"
 _ITEM: Final = "item"
+_NO_CONTEXT: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,18 @@ class Binding:
             return ([self.unbind_item(text)],), {}
         plan = self._plan_ or self._plan()
         return plan.parameters.arrange(self._read(text), context)
+
+    def arguments(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Read what ``bind`` wrote, as the caller gave it: without the context.
+
+        Raises:
+            InvalidWorkError: The text is not what the handler takes (any more).
+        """
+        if self._batch:
+            return (self.unbind_item(text),), {}
+        args, kwargs = self.unbind(text, _NO_CONTEXT)
+        given = tuple(value for value in args if value is not _NO_CONTEXT)
+        return given, {name: value for name, value in kwargs.items() if value is not _NO_CONTEXT}
 
     def unbind_item(self, text: str) -> Any:
         """The one item of a batch type's input.

@@ -44,6 +44,7 @@ class Active:
     __slots__ = (
         "abandoned",
         "body",
+        "ended",
         "entry",
         "env",
         "finished",
@@ -90,6 +91,7 @@ class Active:
         self.progress: tuple[float, float | None, str] | None = None
         self.writing: asyncio.Future[None] | None = None
         self.finished: Callable[[Active], None] | None = None
+        self.ended: asyncio.Future[None] | None = None
         self.on_abandon: Callable[[], None] | None = None
 
     def interrupt(self, reason: Reason, grace: float) -> None:

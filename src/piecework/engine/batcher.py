@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from piecework.doers import Task
@@ -14,6 +15,17 @@ if TYPE_CHECKING:
     from piecework.engine.core import Core
     from piecework.engine.registry import Entry
     from piecework.engine.runner import Runner
+
+
+@dataclass(slots=True, eq=False)
+class WorkTask(Task):
+    """A doer's task that knows its works, so that they can be given back unstarted.
+
+    Attributes:
+        actives: The works.
+    """
+
+    actives: list[Active] = field(default_factory=list["Active"])
 
 
 class Batcher:
@@ -63,8 +75,9 @@ class Batcher:
             return
         first = batch[0].env
         self.entry.doer.do(
-            Task(
+            WorkTask(
                 lambda: self._run(batch),
+                actives=batch,
                 id=first.id,
                 group=first.group,
                 priority=max(active.env.priority for active in batch),
@@ -72,14 +85,6 @@ class Batcher:
                 owner=self._owner,
             )
         )
-
-    def take_back(self) -> list[Active]:
-        """Give up what was collected and has not started."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        batch, self._buffer = self._buffer, []
-        return batch
 
     async def _run(self, batch: list[Active]) -> None:
         await self._runner.run_batch(batch, self._call)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from piecework.definitions import Delay, Fate, RunAt
 from piecework.clock import seconds, to_ms
+from piecework.definitions import Delay, Fate, RunAt
+from piecework.engine.executors import HandlerError
 from piecework.failure import describe_error
 from piecework.retry import backoff
 from piecework.signals import RetryAbort, WorkDelayError
@@ -73,6 +74,14 @@ def stand(item: Item | None, *, now_ms: int) -> Standing:
     return TakeOver(env._replace(attempt=env.attempt + 1), item.payload)
 
 
+class LookAgain(WorkDelayError):
+    """A dependency puts itself off, with what it has seen so far as its input."""
+
+    def __init__(self, delay: float, input: str) -> None:
+        self.input = input
+        super().__init__(delay)
+
+
 # ---- what a failure leads to -----------------------------------------------------------------
 
 
@@ -86,10 +95,17 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class PutOff:
-    """The same attempt again at a time; ``turn`` tells whether the work asked for it itself."""
+    """The same attempt again at a time.
+
+    Attributes:
+        start_at: When, in milliseconds.
+        turn: Whether the work asked for it itself, which starts a new turn.
+        input: What its input is from then on; ``None`` leaves it.
+    """
 
     start_at: int
     turn: bool
+    input: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +121,11 @@ Verdict: TypeAlias = Again | PutOff | Die
 
 
 def die(error: BaseException) -> Die:
-    """Dead of this error."""
+    """Dead of this error; one from a worker process tells its own type and traceback."""
     name, text, trace = describe_error(error)
+    if isinstance(error, HandlerError):
+        name, trace = error.error_type, error.traceback or trace
+        text = f"{name}: {error.text}" if error.text else name
     return Die(text, name, trace)
 
 
@@ -120,7 +139,8 @@ def decide_failure(
 ) -> Verdict:
     """What follows when a handler raised. An explicit signal wins over the classifier."""
     if isinstance(error, WorkDelayError):
-        return PutOff(_signal_time(error, now_ms), turn=True)
+        new_input = error.input if isinstance(error, LookAgain) else None
+        return PutOff(_signal_time(error, now_ms), turn=True, input=new_input)
     if isinstance(error, RetryAbort):
         return die(error.cause)
     fate = classify(error) if classify is not None else None
@@ -132,7 +152,7 @@ def decide_failure(
         return PutOff(max(now_ms, to_ms(fate.at)), turn=False)
     if env.attempt >= env.retry.attempts:
         return die(error)
-    return Again(backoff(env.retry, env.attempt, random), describe_error(error)[1])
+    return Again(backoff(env.retry, env.attempt, random), die(error).error)
 
 
 def _signal_time(error: WorkDelayError, now_ms: int) -> int:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from piecework.doers import Task
 from piecework.engine.active import Active
+from piecework.engine.batcher import Batcher, WorkTask
 from piecework.engine.hooks import resolve
 from piecework.envelope import NewerEnvelopeError, decode, encode
 from piecework.errors import InvalidWorkError
-from piecework.record import Outcome
+from piecework.ports.queue import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from piecework.engine.batcher import Batcher
     from piecework.engine.core import Core
     from piecework.engine.heart import Heart
     from piecework.engine.ports import EngineQueue
@@ -51,7 +50,7 @@ class Intake:
         self._runs = 0
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
-        self.stopping = False
+        self._putting_back: set[asyncio.Task[None]] = set()
 
     # ---- what is held --------------------------------------------------------------------------
 
@@ -81,8 +80,6 @@ class Intake:
 
     def batcher(self, entry: Entry) -> Batcher:
         """The batcher of a batch type."""
-        from piecework.engine.batcher import Batcher
-
         batcher = self._batchers.get(entry.name)
         if batcher is None or batcher.entry is not entry:
             batcher = self._batchers[entry.name] = Batcher(
@@ -103,24 +100,20 @@ class Intake:
                 taken += 1
         return taken
 
-    async def process(self, queue: EngineQueue, leases: Sequence[Lease]) -> list[Lease]:
-        """Run leases to the end; return those that were given back unstarted."""
+    async def process(self, queue: EngineQueue, leases: Sequence[Lease]) -> None:
+        """Run leases to the end: each is settled, put off or given back when this returns."""
         waiting: list[asyncio.Future[None]] = []
-        back: list[Lease] = []
         loop = asyncio.get_running_loop()
         for lease in leases:
             active = await self._sort(queue, lease)
-            if active is None:
-                continue
-            future: asyncio.Future[None] = loop.create_future()
-            active.finished = _then(active.finished, future)
-            if self._give(active, always=True):
-                waiting.append(future)
+            if active is not None:
+                active.ended = loop.create_future()
+                waiting.append(active.ended)
+                self._give(active, always=True)
+        for batcher in self._batchers.values():
+            batcher.flush()
         if waiting:
-            for batcher in self.batchers():
-                batcher.flush()
             await asyncio.wait(waiting)
-        return back
 
     def run_here(self, prepared: Prepared) -> None:
         """Make the first attempt of a work that skipped the queue."""
@@ -150,8 +143,33 @@ class Intake:
         self._actives.pop(active, None)
         if self._by_id.get(active.env.id) is active:
             del self._by_id[active.env.id]
+        if active.ended is not None and not active.ended.done():
+            active.ended.set_result(None)
         if not self._actives:
             self._idle.set()
+
+    # ---- stopping ------------------------------------------------------------------------------
+
+    async def give_back_unstarted(self) -> None:
+        """Run what batches have collected, and give back what waits in the doers."""
+        for batcher in self._batchers.values():
+            batcher.flush()
+        doers = {entry.doer for entry in self._core.registry}
+        for doer in doers:
+            for task in doer.take_back(self):
+                for active in task.actives if isinstance(task, WorkTask) else ():
+                    await self.return_unstarted(active)
+
+    async def interrupt(self, grace: float) -> None:
+        """Cancel what still runs, without spending an attempt, and wait for it to be given back."""
+        for active in self.actives:
+            if active.reason is None:
+                active.interrupt("stop", grace)
+                active.reason = "stop"
+        for doer in {entry.doer for entry in self._core.registry}:
+            for task in doer.tasks(self):
+                if task.cancelling() == 0:
+                    task.cancel()
 
     def _give(self, active: Active, *, always: bool = False) -> bool:
         """Hand a work to its batcher or doer; put it back where there is no room."""
@@ -171,8 +189,9 @@ class Intake:
         env = active.env
         runner = self._runner
         active.entry.doer.do(
-            Task(
+            WorkTask(
                 lambda: runner.run(active),
+                actives=[active],
                 id=env.id,
                 group=env.group,
                 priority=env.priority,
@@ -268,8 +287,6 @@ class Intake:
         """Keep a message that nobody can run where somebody can look at it."""
         letters = self._core.dead_letters
         if queue.dead_letter_queue is None and letters is not None:
-            from piecework.ports.queue import Message
-
             await letters.push([Message(lease.body, reason=reason)])
             await queue.ack([lease])
             return

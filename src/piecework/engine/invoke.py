@@ -9,7 +9,9 @@ from piecework.engine.child_calls import answer_child
 from piecework.engine.executors import ProcessExecutor, ThreadExecutor, check_target
 from piecework.engine.log import log_fields
 from piecework.engine.scope import RunScope
+from piecework.engine.watch import Watcher
 from piecework.errors import InvalidWorkError
+from piecework.gates import DEPENDENCY_TYPE
 from piecework.running import Run, current_run
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ class Invoker:
         self._gates = gates
         self._results = results
         self._heart = heart
+        self._watcher = Watcher(core, submitter, gates)
         self._threads: ThreadExecutor | None = None
         self._processes: ProcessExecutor | None = None
 
@@ -71,6 +74,9 @@ class Invoker:
             BaseException: What the handler raised.
         """
         env = active.env
+        if env.type == DEPENDENCY_TYPE:
+            await self._watcher.run(active)
+            return "null", None
         work_type = active.entry.work_type
         run = Run(env.id, env.type, env.group_id, env.attempt, env.turn)
         current_run.set(run)

@@ -145,6 +145,10 @@ class Registry:
             return known
         return self.of(WorkType(name, _elsewhere, {}))
 
+    def type_of(self, name: str) -> WorkType[..., Any]:
+        """The work type of that name, or a stand-in for one that only other workers know."""
+        return self.route(name).work_type
+
     def __iter__(self) -> Iterator[Entry]:
         for name in list(self._types):
             yield self.named(name)

@@ -25,7 +25,7 @@ from piecework.engine.decide import (
 from piecework.engine.hooks import logger
 from piecework.engine.invoke import BadInputError, BadResultError
 from piecework.envelope import encode
-from piecework.errors import PayloadTooLargeError
+from piecework.errors import InvalidWorkError, PayloadTooLargeError
 from piecework.ledger import CANCEL, WriteConflictError
 from piecework.ports.queue import Message
 from piecework.record import Outcome
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from piecework.definitions import Fate
     from piecework.engine.active import Active
     from piecework.engine.core import Core
+    from piecework.engine.executors import ThreadExecutor
     from piecework.engine.follow import FollowUps
     from piecework.engine.heart import Heart
     from piecework.engine.invoke import Invoker
@@ -175,6 +176,98 @@ class Runner:
         if active.finished is not None:
             active.finished(active)
 
+    # ---- a batch -------------------------------------------------------------------------------
+
+    @property
+    def threads(self) -> ThreadExecutor:
+        """The threads of ``def`` handlers."""
+        return self._invoker.threads
+
+    async def run_batch(
+        self, batch: list[Active], call: Callable[[list[Active]], Awaitable[list[Any]]]
+    ) -> None:
+        """Run works as one task; each is settled, retried or dead on its own."""
+        try:
+            ready = [active for active in batch if await self._ready_for_batch(active)]
+            if ready:
+                await self._call_batch(ready, call)
+        finally:
+            for active in batch:
+                self._end(active)
+
+    async def _ready_for_batch(self, active: Active) -> bool:
+        try:
+            return await self._ready(active)
+        except Exception as error:  # noqa: BLE001 - its neighbours go on
+            await self._rescued(active, error)
+            return False
+
+    async def _call_batch(
+        self, ready: list[Active], call: Callable[[list[Active]], Awaitable[list[Any]]]
+    ) -> None:
+        core = self._core
+        now = core.clock.now_ms()
+        for active in ready:
+            active.run_at = now
+            active.entry.metrics.started(now, active.env.start_at)
+            core.emit("started", active.env, active.entry)
+            self._heart.watch_start(active)
+        limit = ready[0].env.timeout
+        try:
+            async with asyncio.timeout(limit) as timer:
+                outputs = await call(ready)
+        except asyncio.CancelledError:
+            if all(active.reason is None for active in ready):
+                raise
+            for active in ready:
+                active.reason = active.reason or "stop"
+                await self._safely(active, self._interrupted(active))
+            return
+        except Exception as error:  # noqa: BLE001 - every work of the batch has failed with it
+            if isinstance(error, TimeoutError) and timer.expired():
+                error = TimeoutError(f"timed out after {limit:g} s")
+            outputs = [error] * len(ready)
+        for active, output in zip(ready, outputs, strict=True):
+            await self._safely(active, self._finish_one(active, output))
+
+    async def _finish_one(self, active: Active, output: Any) -> None:
+        if isinstance(output, BaseException):
+            await self._failed(active, output)
+            return
+        try:
+            text = active.entry.work_type.binding.dump_result(output)
+        except InvalidWorkError as error:
+            await self._failed(active, BadResultError(str(error)))
+        else:
+            await self.succeed(active, text, output)
+
+    # ---- without the handler -------------------------------------------------------------------
+
+    async def return_unstarted(self, active: Active, delay: float) -> None:
+        """Give back a work that has not started; one that skipped the queue enters it now."""
+        if active.lease is None:
+            try:
+                await self._push(active, active.env)
+            except Exception as error:  # noqa: BLE001 - reconcile() finds it
+                self._core.hooks.report(error, "queue", f"pushing work {active.env.id} failed")
+        await self.give_back(active, delay)
+        self._end(active)
+
+    async def give_up(self, active: Active, text: str, error_type: str) -> None:
+        """Settle a work as dead that cannot run here."""
+        if await self._start_unless_untracked(active):
+            await self._safely(active, self._die(active, Die(text, error_type, "")))
+        self._end(active)
+
+    async def _start_unless_untracked(self, active: Active) -> bool:
+        if active.env.track != "full":
+            return True
+        try:
+            return await self._start(active)
+        except Exception as error:  # noqa: BLE001 - another delivery will
+            await self._rescued(active, error)
+            return False
+
     # ---- before the handler --------------------------------------------------------------------
 
     async def _ready(self, active: Active) -> bool:
@@ -263,10 +356,6 @@ class Runner:
         """Settle a work whose handler returned."""
         await self.settle(active, Outcome("success", result=text), value)
 
-    async def fail(self, active: Active, error: BaseException) -> None:
-        """Route a work whose batch failed it, with or without its neighbours."""
-        await self._failed(active, error)
-
     async def _interrupted(self, active: Active, error: BaseException | None = None) -> None:
         """The handler was stopped: by its timeout, its deadline, a request, a lost lease, stop."""
         _clear_cancel()
@@ -330,8 +419,8 @@ class Runner:
                         error=text,
                         start_at=new.start_at,
                     )
-            case PutOff(start_at, turn):
-                new = env._replace(start_at=start_at, turn=env.turn + turn)
+            case PutOff(start_at, turn, text):
+                new = env._replace(start_at=start_at, turn=env.turn + turn, input=text or env.input)
                 if await self._put_off(active, new):
                     delay = (start_at - core.clock.now_ms()) / 1000
                     active.entry.metrics.deferred(delay)
@@ -379,10 +468,6 @@ class Runner:
                 traceback=verdict.traceback,
             ),
         )
-
-    async def die(self, active: Active, text: str, error_type: str) -> None:
-        """Settle a work as dead without running it."""
-        await self._die(active, Die(text, error_type, ""))
 
     def _count_failure(self, active: Active, *, will_retry: bool) -> None:
         env = active.env

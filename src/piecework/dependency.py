@@ -1,0 +1,81 @@
+"""``dependency(on=[...])``: works that start once works which exist already have ended.
+
+It is a work itself: it reads the states of what it waits for, remembers the terminal ones, and
+puts itself off with a growing delay, so that it survives restarts and uses no place while it waits.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from piecework.clock import Seconds, seconds
+from piecework.definitions import Work, WorkType
+from piecework.errors import InvalidWorkError
+from piecework.gates import DEPENDENCY_TYPE, When, check_when
+from piecework.packing import pack_work
+from piecework.retry import Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def _watch(spec: str) -> str:
+    """Stands for the watcher, which is a part of the engine."""
+    return spec
+
+
+def gate_type() -> WorkType[[str], str]:
+    """The built-in work type of gates and dependencies; every system has it."""
+    return WorkType(DEPENDENCY_TYPE, _watch, {"retry": Retry(attempts=1), "executor": "loop"})
+
+
+_BUILT_IN: WorkType[[str], str] = gate_type()
+
+
+def dependency(
+    on: Sequence[str | Work[Any]],
+    queue: Sequence[Work[Any]] | Work[Any],
+    *,
+    when: When = "all-success",
+    poll: Seconds = 1.0,
+    timeout: Seconds | None = None,
+) -> Work[None]:
+    """A work that queues others once the works that it depends on have ended.
+
+    For works that are queued in one call, ``then=`` is cheaper: it needs no message and no polling.
+
+    Args:
+        on: What to wait for: ids, or works that were queued already.
+        queue: What to queue then, in the dependency's own group, with the ids that it has now.
+        when: ``"all-success"`` (default), ``"all-done"`` or ``{"count": n, "of": ...}``.
+        poll: Seconds between the first two looks, at least 0.05; it doubles up to 60 s.
+        timeout: Seconds after which the dependency is dead; ``None`` for never.
+
+    Raises:
+        InvalidWorkError: The condition, the poll or the timeout cannot be used.
+
+    Example:
+        >>> first = add(1, 2)
+        >>> after = dependency([first], report())
+    """
+    works = [queue] if isinstance(queue, Work) else list(queue)
+    pause = seconds(poll)
+    limit = None if timeout is None else seconds(timeout)
+    if pause < _SHORTEST_POLL or (limit is not None and limit <= 0):
+        raise InvalidWorkError(
+            f"poll must be at least {_SHORTEST_POLL:g} s and timeout above 0 s, "
+            f"not {pause:g} and {limit}",
+            work_type=DEPENDENCY_TYPE,
+        )
+    spec = {
+        "on": [one.id if isinstance(one, Work) else one for one in on],
+        "queue": [pack_work(work) for work in works],
+        "when": check_when(when),
+        "poll": pause,
+        "timeout": limit,
+    }
+    return Work(_BUILT_IN, json.dumps({"spec": json.dumps(spec)}))
+
+
+_SHORTEST_POLL = 0.05

@@ -1,0 +1,152 @@
+"""The context of a handler in a worker process: its requests, asked through a pipe and answered here.
+
+A request is a name and JSON arguments. Works travel as type and input text, results as the text that
+the record holds; nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from piecework.clock import from_ms
+from piecework.codec import default_codec
+from piecework.context import Reply, Scope, WorkContext
+from piecework.definitions import Work
+from piecework.errors import InvalidWorkError
+from piecework.options import Options, parse_options
+from piecework.retry import Retry
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+    from piecework.engine.executors import ChildContext
+    from piecework.engine.registry import Registry
+    from piecework.gates import When
+    from piecework.options import WorkOptions
+    from piecework.state import WorkState
+
+
+class ChildScope(Scope):
+    """A ``ctx`` in a worker process: each request is a round trip to the parent.
+
+    Args:
+        child: The pipe and what the parent told of this attempt.
+        started: The time of the start, by ``clock``.
+        clock: Seconds of a clock that only goes forward.
+    """
+
+    def __init__(self, child: ChildContext, clock: Callable[[], float]) -> None:
+        self._child = child
+        self._clock = clock
+        self._started = clock()
+
+    def context(self) -> WorkContext:
+        """The handler's ``ctx``."""
+        info = self._child.info
+        return WorkContext(
+            self,
+            id=info["id"],
+            type=info["type"],
+            group_id=info["group_id"],
+            attempt=info["attempt"],
+            parent_id=info["parent_id"],
+            upstream=info["upstream"],
+        )
+
+    def queue(
+        self,
+        works: Sequence[Work[Any]],
+        then: Sequence[Work[Any]] | None,
+        when: When,
+        options: WorkOptions,
+    ) -> tuple[list[str], Reply[None]]:
+        """Queue children."""
+        given = parse_options(options, works[0].type if works else "")
+        after = None if then is None else [pack_work(work) for work in then]
+        ids = self._child.call("queue", [pack_work(w) for w in works], after, when, plain_options(given))
+        return ids, _answered(None)
+
+    def set_result(self, value: Any) -> Reply[None]:
+        """Write the group's result."""
+        return _answered(self._child.call("set_result", default_codec.encode(value)))
+
+    def states(self, ids: Sequence[str]) -> Reply[list[WorkState | None]]:
+        """Read states."""
+        return _answered(default_codec.decode(self._child.call("states", list(ids))))
+
+    def results(self, ids: Sequence[str]) -> Reply[list[Any]]:
+        """Read results."""
+        return _answered(default_codec.decode(self._child.call("results", list(ids))))
+
+    def claim(self, key: str) -> Reply[bool]:
+        """Be the first to claim a key."""
+        return _answered(self._child.call("claim", key))
+
+    def progress(self, done: float, total: float | None, message: str) -> None:
+        """Note how far the work is."""
+        self._child.call("progress", done, total, message)
+
+    def remaining(self) -> float | None:
+        """Seconds until the attempt is stopped."""
+        left = self._child.info["remaining"]
+        return None if left is None else max(0.0, left - (self._clock() - self._started))
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the work was asked to stop: its process is killed before it could tell."""
+        return False
+
+
+class _Answer:
+    """An answer that is there already, with the face of a future."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The answer."""
+        return self._value
+
+
+def _answered(value: Any) -> Reply[Any]:
+    return Reply(cast("asyncio.Future[Any]", _Answer(value)))
+
+
+async def answer_child(registry: Registry, scope: Scope, method: str, args: list[Any]) -> Any:
+    """Do what a handler in a worker process asks for; the answer is JSON-able.
+
+    Raises:
+        InvalidWorkError: There is no such request.
+    """
+    if method == "queue":
+        works, after, when, options = args
+        then = None if after is None else [unpack_work(registry.type_of, w) for w in after]
+        given = read_options(options)
+        built = [unpack_work(registry.type_of, w) for w in works]
+        ids, reply = scope.queue(built, then, when, _as_given(given))
+        await reply
+        return ids
+    if method == "set_result":
+        await scope.set_result(default_codec.decode(args[0]))
+        return None
+    if method in ("states", "results"):
+        answer = await (scope.states(args[0]) if method == "states" else scope.results(args[0]))
+        return default_codec.encode(answer)
+    if method == "claim":
+        return await scope.claim(args[0])
+    if method == "progress":
+        scope.progress(*args)
+        return None
+    raise InvalidWorkError(f"a worker process asked for {method!r}, which there is not")
+
+
+def _as_given(options: Options) -> WorkOptions:
+    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    given = {name: value for name, value in values.items() if value is not None}
+    if "run_at" in given:
+        given["run_at"] = from_ms(given["run_at"])
+    return cast("WorkOptions", given)

@@ -1,0 +1,102 @@
+"""The watcher behind ``dependency(...)``: looks, remembers, puts itself off or fires."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from piecework.engine.decide import LookAgain
+from piecework.engine.submit import Place
+from piecework.gates import When, judge
+from piecework.options import NO_OPTIONS
+from piecework.packing import unpack_work
+from piecework.record import read_item
+from piecework.signals import RetryAbort
+
+if TYPE_CHECKING:
+    from piecework.engine.active import Active
+    from piecework.engine.core import Core
+    from piecework.engine.gates import GateKeeper
+    from piecework.engine.submit import Submitter
+
+#: Seconds: the longest pause between two looks.
+_LONGEST_PAUSE = 60.0
+
+
+class Watcher:
+    """Runs dependencies.
+
+    Args:
+        core: The shared parts.
+        submitter: Queues the dependents.
+        gates: Keeps the ids beside the dependency, for ``ctx.upstream``.
+    """
+
+    def __init__(self, core: Core, submitter: Submitter, gates: GateKeeper) -> None:
+        self._core = core
+        self._submitter = submitter
+        self._gates = gates
+
+    async def run(self, active: Active) -> None:
+        """Look at what a dependency waits for, and queue its works if the condition holds.
+
+        Raises:
+            LookAgain: It does not hold yet.
+            RetryAbort: It can no longer hold, or the time is up.
+        """
+        spec: dict[str, Any] = json.loads(json.loads(active.env.input)["spec"])
+        ids: list[str] = spec["on"]
+        when: When = spec["when"]
+        ended: dict[str, bool] = spec.get("ended", {})
+        await self._look([id for id in ids if id not in ended], ended)
+        ok = sum(ended.values())
+        verdict = judge(
+            when,
+            total=len(ids),
+            ok=ok,
+            failed=len(ended) - ok,
+            drained=len(ended) == len(ids),
+        )
+        if verdict == "fire":
+            await self._fire(active, spec)
+        elif verdict == "fail":
+            failed = ", ".join([id for id, success in ended.items() if not success][:20])
+            raise RetryAbort(f"dependency: {when} cannot be met: [{failed}] did not succeed")
+        else:
+            raise self._again(active, spec, ended)
+
+    async def _look(self, ids: list[str], ended: dict[str, bool]) -> None:
+        for at in range(0, len(ids), 100):
+            page = ids[at : at + 100]
+            records = await self._core.ledger.read(page)
+            for id, record in zip(page, records, strict=True):
+                item = read_item(record)
+                if item is not None and item.terminal:
+                    ended[id] = item.status == "success"
+
+    def _again(
+        self, active: Active, spec: dict[str, Any], ended: dict[str, bool]
+    ) -> LookAgain | RetryAbort:
+        waited = (self._core.clock.now_ms() - active.env.queue_at) / 1000
+        limit = spec["timeout"]
+        if limit is not None and waited >= limit:
+            missing = ", ".join([id for id in spec["on"] if id not in ended][:20])
+            return RetryAbort(TimeoutError(f"dependency: timed out waiting for [{missing}]"))
+        pause = min(spec["poll"] * 2 ** min(active.env.turn, 10), _LONGEST_PAUSE)
+        if limit is not None:
+            pause = min(pause, limit - waited)
+        text = json.dumps({**spec, "ended": ended})
+        return LookAgain(pause, json.dumps({"spec": text}))
+
+    async def _fire(self, active: Active, spec: dict[str, Any]) -> None:
+        env = active.env
+        await self._gates.write_upstream(env.id, spec["on"])
+        place = Place(env.group_id, env.id, upstream=env.id)
+        registry = self._core.registry
+        works = [unpack_work(registry.type_of, packed) for packed in spec["queue"]]
+        prepared = [
+            self._submitter.prepare(work, NO_OPTIONS, replace(place, counted=True))
+            for work in works
+        ]
+        await self._submitter.send_children(prepared)
