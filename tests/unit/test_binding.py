@@ -817,6 +817,28 @@ def test_objects_that_cannot_be_compared_count_as_the_same():
     assert first_difference(Timing(1), Timing(1.0), strict=False) is None
 
 
-def test_a_plain_call_reads_nothing_that_x():
-    binding = bound(embed)
+def test_defining_a_type_builds_nothing():
+    binding = bound(embed, batch=True)
     assert binding._plan_ is None
+    assert binding._input is None
+    binding.bind((Inner(at=AT),), {})
+    assert binding._result is None
+
+
+# S115
+def test_the_input_of_a_work_can_be_enqueued_again_by_name():
+    binding = bound(lambda a, b: None)
+    text = binding.bind((AT, {"$type": "set"}), {})
+    assert binding.bind_json(json.dumps(binding.mapping(text))) == text
+
+
+def test_a_model_whose_name_came_later_is_bound():
+    class Early(BaseModel):
+        later: Afterwards
+
+    class Afterwards(BaseModel):
+        a: int
+
+    binding = taking(Early)
+    Early.model_rebuild(_types_namespace={"Afterwards": Afterwards})
+    assert binding.bind(({"later": {"a": 1}},), {}) == '{"value":{"later":{"a":1}}}'
