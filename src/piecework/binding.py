@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic_core import SchemaError, from_json, to_json
 
@@ -30,14 +30,16 @@ from piecework.hints import (
     signature_of,
 )
 from piecework.parameters import Parameters, read_item, read_parameters
-from piecework.shape import LossError, Shape, plain_tree
+from piecework.shape import JSON_CONFIG, KEPT, LossError, Shape, plain_tree
+from piecework.tags import TAG, tagged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from piecework.codec import Codec
 
-_INPUT_CONFIG: Final[dict[str, Any]] = {"extra": "forbid"}
+# A mapping with a configuration of its own takes nothing from the configuration around it.
+_INPUT_CONFIG: Final[dict[str, Any]] = {"extra": "forbid", **JSON_CONFIG}
 _SCHEMA_FAILURES = (PydanticUserError, SchemaError, TypeError)
 #: What a codec of the user's may raise where a text is not its own.
 _CODEC_FAILURES = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
@@ -211,7 +213,10 @@ class Binding:
             return self._decode(text)
         shape = self._result or self._result_shape()
         if self._codec is not None:
-            text = to_json(self._decode(text)).decode()
+            tree = self._decode(text)
+            plain = plain_tree(tree)
+            # A codec may have changed the order of the keys, and the tag has to be the first.
+            text = to_json(plain if plain is tree else tagged(KEPT, plain)).decode()
         try:
             return shape.load(text)
         except ValidationError as error:
@@ -226,12 +231,10 @@ class Binding:
             InvalidWorkError: The text is no input of this type.
         """
         if self._codec is None:
-            tree = self._object(text)
-        else:
-            opened = self._plan().open_fields
-            given = self._decoded_mapping(text)
-            tree = {n: _jsonable(v) if n in opened else plain_tree(v) for n, v in given.items()}
-        return plain_tree(tree)
+            return plain_tree(self._object(text))
+        opened = self._plan().open_fields
+        given = self._decoded_mapping(text)
+        return {n: _jsonable(v) if n in opened else v for n, v in given.items() if n != TAG}
 
     def _write(self, data: dict[str, Any]) -> str:
         shape = self._input or self._input_shape()
@@ -289,13 +292,17 @@ class Binding:
     def _write_with_codec(self, shape: Shape, data: dict[str, Any]) -> str:
         opened = {n: data[n] for n in cast("_Plan", self._plan_).open_fields if n in data}
         tree = from_json(shape.dump({**data, **dict.fromkeys(opened)}))
+        if TAG in tree:  # no parameter has that name
+            tree = {TAG: KEPT, **plain_tree(tree)}
         return self._encode({**tree, **opened}, "")
 
     def _read_with_codec(self, shape: Shape, text: str) -> dict[str, Any]:
         given = self._decoded_mapping(text)
         opened = {n: given[n] for n in cast("_Plan", self._plan_).open_fields if n in given}
-        typed = to_json({**given, **dict.fromkeys(opened)}).decode()
-        return {**shape.load(typed), **opened}
+        typed = {**given, **dict.fromkeys(opened)}
+        if typed.pop(TAG, None) == KEPT:
+            typed = tagged(KEPT, typed)
+        return {**shape.load(to_json(typed).decode()), **opened}
 
     def _encode(self, value: Any, field: str) -> str:
         if self._codec is not None:
@@ -371,9 +378,7 @@ class Binding:
         try:
             fields = plan.parameters.typed_dict(_INPUT_CONFIG)
             self._input = Shape(fields, frozenset(plan.open_fields))
-        except PydanticUndefinedAnnotation as error:
-            raise self._undefined(error) from error
-        except _SCHEMA_FAILURES as error:
+        except (PydanticUndefinedAnnotation, *_SCHEMA_FAILURES) as error:
             raise self._no_schema(plan.parameters.types, error) from error
         return self._input
 
@@ -381,34 +386,29 @@ class Binding:
         annotation = self._plan().result
         try:
             self._result = Shape(annotation)
-        except PydanticUndefinedAnnotation as error:
-            raise self._undefined(error) from error
-        except _SCHEMA_FAILURES as error:
+        except (PydanticUndefinedAnnotation, *_SCHEMA_FAILURES) as error:
             raise self._no_schema({_RESULT_FIELD: annotation}, error) from error
         return self._result
 
-    def _undefined(self, error: PydanticUndefinedAnnotation) -> ConfigError:
-        return ConfigError(
-            f"work type {self._work_type!r}: a model in its annotations names {error.name!r}, "
-            f"which is not defined. Define it, then call model_rebuild() on the model."
-        )
-
-    def _no_schema(self, types: Mapping[str, Any], error: Exception) -> InvalidWorkError:
-        """Name the field whose type cannot be kept."""
+    def _no_schema(self, types: Mapping[str, Any], error: Exception) -> Exception:
+        """Name the field whose type cannot be kept, or say what a model waits for."""
         for name, annotation in types.items():
             try:
-                TypeAdapter(annotation)
-            except _SCHEMA_FAILURES:
+                Shape(annotation)
+            except (PydanticUndefinedAnnotation, *_SCHEMA_FAILURES) as inner:
                 shown = getattr(annotation, "__qualname__", None) or str(annotation)
+                if _waits_for_a_name(inner):
+                    return ConfigError(
+                        f"work type {self._work_type!r}: the type {shown} of {name!r} names what "
+                        f"is not defined yet. Define it, then call model_rebuild() on the model."
+                    )
                 return InvalidWorkError(
                     f"the type {shown} cannot be kept",
                     work_type=self._work_type,
                     field=name,
                     fix="Use a pydantic model, a dataclass, a TypedDict or plain data.",
                 )
-        return InvalidWorkError(
-            f"its types cannot be kept: {error}", work_type=self._work_type, fix=""
-        )
+        return InvalidWorkError(f"its types cannot be kept: {error}", work_type=self._work_type)
 
     def _lost(self, loss: LossError, field: str) -> InvalidWorkError:
         inner = loss.field
@@ -421,6 +421,11 @@ class Binding:
         return InvalidWorkError(
             error.problem, work_type=self._work_type, field=error.field, fix=error.fix
         )
+
+
+def _waits_for_a_name(error: Exception) -> bool:
+    unnamed = getattr(error, "code", "") == "class-not-fully-defined"
+    return unnamed or isinstance(error, PydanticUndefinedAnnotation)
 
 
 def _jsonable(value: Any) -> Any:

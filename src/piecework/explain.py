@@ -30,7 +30,7 @@ def invalid_work(
         more = len(details) - 1
         problem += f" (and {more} more error{'s' if more > 1 else ''})"
     return InvalidWorkError(
-        problem, work_type=work_type, field=_place(first["loc"], field), fix=fix
+        problem, work_type=work_type, field=place_of(first["loc"], field), fix=fix
     )
 
 
@@ -48,7 +48,7 @@ def _explain(details: Any, known: Sequence[str]) -> tuple[str, str]:
     return f"{message} (got {got})", "Pass what the annotation says, or change the annotation."
 
 
-def _place(parts: tuple[str | int, ...], field: str) -> str:
+def place_of(parts: tuple[str | int, ...], field: str = "") -> str:
     """A place in the usual notation: ``items[3].owner``."""
     place = field
     for part in parts:

@@ -23,6 +23,7 @@ from pydantic_core import (
 
 from piecework.codec import default_codec
 from piecework.errors import InvalidWorkError
+from piecework.explain import place_of
 from piecework.fidelity import Difference, first_difference
 from piecework.tags import TAG, VALUE, tagged
 
@@ -33,9 +34,10 @@ _KEPT_START: Final = f'{{"{TAG}":"{KEPT}"'
 #: Longer texts are read again before they count as kept: parsers refuse numbers of that length.
 _CERTAIN_LENGTH: Final = 4_300
 
-_CONFIG: Final = CoreConfig(
+JSON_CONFIG: Final = CoreConfig(
     ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings"
 )
+"""How JSON keeps bytes and floats, where a model does not say otherwise."""
 _CERTAIN: Final = frozenset(
     {"int", "str", "float", "bool", "none", "nullable", "bytes", "uuid", "date"}
     | {"list", "set", "frozenset", "tuple", "dict"}
@@ -68,9 +70,9 @@ class Shape:
     __slots__ = ("_certain", "_reader", "_strict", "_writer", "accept")
 
     def __init__(self, annotation: Any, loose_fields: frozenset[str] = frozenset()) -> None:
-        schema = cast("dict[str, Any]", TypeAdapter(annotation).core_schema)
-        self._reader = SchemaValidator(cast("Any", schema), _CONFIG)
-        self._writer = SchemaSerializer(cast("Any", schema), _CONFIG)
+        schema = _schema_of(annotation)
+        self._reader = SchemaValidator(schema, JSON_CONFIG)
+        self._writer = SchemaSerializer(schema, JSON_CONFIG)
         #: Validates a Python value; raises pydantic's ``ValidationError``.
         self.accept = self._reader.validate_python
         parts: Any = schema
@@ -105,23 +107,22 @@ class Shape:
         return self._reader.validate_json(text)
 
     def _dump_checked(self, value: Any) -> str:
-        first: LossError | None = None
+        losses: list[LossError] = []
         for write, by_alias in product((self._as_json, self._as_python), (True, False)):
             text = ""
             try:
                 text = write(value, by_alias)
                 loss = self._loss(value, self.load(text))
             except InvalidWorkError as error:
-                first = LossError(error.problem, error.field, error.fix)
+                losses.append(LossError(error.problem, error.field, error.fix))
                 continue
             except _FAILURES as error:
-                loss = Difference("", f"it cannot be kept ({_first_line(error)})")
+                loss = _failure(error)
             if loss is None:
                 return text
-            if first is None or not first.field:
-                first = LossError(loss.problem, loss.path.removeprefix("."))
-        assert first is not None
-        raise first
+            losses.append(LossError(loss.problem, loss.path.removeprefix(".")))
+        # The third way keeps most, so what it lost is the reason; a place helps more than none.
+        raise next((loss for loss in (losses[2], *losses) if loss.field), losses[0])
 
     def _loss(self, value: Any, back: Any) -> Difference | None:
         if not self._strict and value == back:
@@ -138,6 +139,14 @@ class Shape:
         return to_json(tagged(KEPT, default_codec.pack(tree))).decode()
 
 
+def _schema_of(annotation: Any) -> Any:
+    schema: Any = TypeAdapter(annotation).core_schema
+    if isinstance(schema, dict):
+        return cast("Any", schema)
+    _ = schema["type"]  # A model waits for a name: pydantic builds it now, or raises.
+    return TypeAdapter(annotation).core_schema
+
+
 def plain_tree(tree: Any) -> Any:
     """The JSON-able value in a tree that ``dump`` wrote, without the mark of its form."""
     if isinstance(tree, dict) and cast("dict[str, Any]", tree).get(TAG) == KEPT:
@@ -145,12 +154,12 @@ def plain_tree(tree: Any) -> Any:
     return cast("Any", tree)
 
 
-def _first_line(error: Exception) -> str:
+def _failure(error: Exception) -> Difference:
     if isinstance(error, ValidationError):
-        details = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(str(part) for part in details["loc"])
-        return f"read back, {where or 'it'} fails: {details['msg']}"
-    return str(error).partition("\n")[0]
+        found = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        return Difference(place_of(found["loc"]), f"it cannot be read back ({found['msg']})")
+    first_line = str(error).partition("\n")[0]
+    return Difference("", f"it cannot be kept ({first_line})")
 
 
 def _is_certain(schema: Any) -> bool:

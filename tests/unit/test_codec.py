@@ -145,8 +145,8 @@ def same(value, other):
 )
 def test_a_value_comes_back_with_its_type(value):
     nested = {"deep": [value]}
-    for given, got in ((value, back(value)), (nested, back(nested))):
-        assert same(given, got) or repr(given) == repr(got)
+    for one, got in ((value, back(value)), (nested, back(nested))):
+        assert same(one, got) or repr(one) == repr(got)
 
 
 JSON = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
