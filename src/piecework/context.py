@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from typing_extensions import Unpack
@@ -13,6 +12,7 @@ from piecework.errors import PieceworkError
 
 if TYPE_CHECKING:
     import concurrent.futures
+    from collections.abc import Generator, Iterable, Sequence
 
     from piecework.definitions import Work
     from piecework.gates import When
@@ -65,6 +65,8 @@ class Reply(Generic[T]):
 
 class ChildId(str):
     """The id of a queued child; ``await`` it to know that the child is accepted."""
+
+    __slots__ = ("reply",)
 
     reply: Reply[None]
 
@@ -272,5 +274,3 @@ def in_loop_thread(loop: asyncio.AbstractEventLoop) -> bool:
         return asyncio.get_running_loop() is loop
     except RuntimeError:
         return False
-
-

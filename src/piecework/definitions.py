@@ -6,10 +6,19 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypedDict, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    overload,
+)
 
-from typing_extensions import Concatenate, ParamSpec, TypeVar, Unpack
+from typing_extensions import ParamSpec, TypeVar, Unpack
 
 from piecework.binding import Binding
 from piecework.clock import Seconds, seconds
@@ -26,6 +35,8 @@ from piecework.options import (
 from piecework.running import new_id
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from piecework.codec import Codec
     from piecework.doers import Doer
     from piecework.ports.queue import Queue
@@ -245,7 +256,8 @@ def _timeout(type: str, value: Seconds | None) -> float | None:
 
 
 def _level(type: str, options: TypeOptions) -> Options:
-    own = {name: options[name] for name in ("retry", "priority", "group", "skip_queue", "timeout") if name in options}
+    levels = ("retry", "priority", "group", "skip_queue", "timeout")
+    own = {name: value for name, value in options.items() if name in levels}
     if options.get("track", "full") not in ("full", "result", "none"):
         raise ConfigError(
             f"work type {type!r}: track must be 'full', 'result' or 'none', "
@@ -270,9 +282,7 @@ class Define(Protocol):
 
 
 @overload
-def define_work(
-    name: Callable[Concatenate[WorkContext, P], Awaitable[R]], /
-) -> WorkType[P, R]: ...
+def define_work(name: Callable[Concatenate[WorkContext, P], Awaitable[R]], /) -> WorkType[P, R]: ...
 @overload
 def define_work(name: Callable[P, Awaitable[R]], /) -> WorkType[P, R]: ...
 @overload
@@ -349,9 +359,7 @@ class DefineBatch(Protocol):
     @overload
     def __call__(self, fn: Callable[[list[T]], Awaitable[None]], /) -> WorkType[[T], None]: ...
     @overload
-    def __call__(
-        self, fn: Callable[[list[T]], Sequence[R | Exception]], /
-    ) -> WorkType[[T], R]: ...
+    def __call__(self, fn: Callable[[list[T]], Sequence[R | Exception]], /) -> WorkType[[T], R]: ...
 
 
 def define_batch_work(

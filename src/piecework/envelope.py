@@ -22,7 +22,7 @@ _from_json = json.JSONDecoder().decode
 
 
 class NewerEnvelopeError(Exception):
-    """The message was written by a newer release; ``work_type`` is its type, if that is readable."""
+    """The message was written by a newer release; ``work_type`` is its type, if readable."""
 
     def __init__(self, version: int, work_type: str) -> None:
         self.version = version
@@ -68,7 +68,7 @@ class Envelope(NamedTuple):
     attempt: int = 1
     priority: int = 0
     group: str | None = None
-    retry: Retry = Retry()  # noqa: RUF009 - immutable
+    retry: Retry = Retry()
     version: int = 1
     parent_id: str | None = None
     gate: str | None = None
@@ -92,7 +92,6 @@ class Envelope(NamedTuple):
         if self.track != "full":
             return None
         return self.gate or self.group_id
-
 
 
 def encode(env: Envelope) -> str:

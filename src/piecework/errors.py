@@ -106,6 +106,21 @@ class WorkExpiredError(PieceworkError, TimeoutError):
         super().__init__(f"work {id} passed its deadline")
 
 
+class ResultGoneError(PieceworkError, LookupError):
+    """There is no record of the work: its result was kept for ``result_ttl`` and is gone.
+
+    Args:
+        id: The id of the work.
+    """
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        super().__init__(
+            f"there is no record of work {id}: results are kept for result_ttl "
+            f"(24 h by default) after a work has ended"
+        )
+
+
 class PayloadTooLargeError(PieceworkError, ValueError):
     """A message or a record is larger than its backend takes.
 

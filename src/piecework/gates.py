@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypedDict, cast
-
-from typing_extensions import NotRequired
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, TypedDict, cast
 
 from piecework.errors import InvalidWorkError
 from piecework.ledger import FAILED, HOLD, MEMBERS, OK
-from piecework.ports.store import Record
 from piecework.state import TERMINAL, WorkState
+
+if TYPE_CHECKING:
+    from piecework.ports.store import Record
 
 #: The built-in work type of gates and dependencies.
 DEPENDENCY_TYPE = "@piecework/gate"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 from collections.abc import Callable
 from typing import NewType, TypeAlias
 
@@ -12,6 +13,11 @@ WorkId = NewType("WorkId", str)
 
 Ids: TypeAlias = Callable[[], str]
 """Makes a new unique id at each call."""
+
+
+def chance() -> float:
+    """A random number from 0 to 1, for jitter: what systems use that are given no other."""
+    return random.random()  # noqa: S311, TID251 - spreads retries; nothing secret hangs on it
 
 
 def random_id() -> str:

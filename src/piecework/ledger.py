@@ -152,9 +152,7 @@ class Ledger:
         """The time of the ledger's clock."""
         return self._clock.now_ms()
 
-    async def register_children(
-        self, children: Sequence[tuple[Envelope, str]]
-    ) -> list[Registered]:
+    async def register_children(self, children: Sequence[tuple[Envelope, str]]) -> list[Registered]:
         """Put works that one counter counts into the ledger, counted in the same write.
 
         A group that has settled is never opened again by a late child, which becomes a root of its
@@ -257,13 +255,22 @@ class Ledger:
         writer: str,
         run_at: int | None,
         body: str = "",
+        counted: bool = True,
     ) -> Settled:
         """Write the terminal state, the result and the counts, once.
+
+        Args:
+            env: The work, at the version that its worker knows.
+            outcome: How it ended.
+            writer: The token of the run.
+            run_at: When its handler started, in milliseconds.
+            body: The envelope as text, kept for a dead work.
+            counted: ``False`` where the record that counted it is gone.
 
         Raises:
             WriteConflictError: The record is not at the envelope's version; nothing was written.
         """
-        counter = env.counter
+        counter = env.counter if counted else None
         own = counter == env.id
         change = Change(
             self._item + env.id,
@@ -286,8 +293,8 @@ class Ledger:
     def _close(self, env: Envelope, counter: str, *, ok: bool) -> Change:
         if env.gate:
             add = {MEMBERS: -1, (OK if ok else FAILED): 1}
-            return Change(self.key(counter), add=add, fetch=True)
-        return Change(self.key(counter), add=_ROOT_CLOSES, fetch=True)
+            return Change(self.key(counter), add=add, needs=(MEMBERS,), fetch=True)
+        return Change(self.key(counter), add=_ROOT_CLOSES, needs=(OPEN,), fetch=True)
 
     async def put_off(self, old: Envelope, new: Envelope, body: str, *, writer: str) -> Envelope:
         """Write the work as pending again, for a retry or a deferral; return it at its version.

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from piecework.clock import Seconds, seconds, to_ms
-from piecework.errors import InvalidWorkError
+from piecework.errors import ConfigError, InvalidWorkError
 from piecework.retry import Retry, merge
 
 if TYPE_CHECKING:
@@ -115,37 +115,52 @@ def parse_options(given: Mapping[str, Any], work_type: str) -> Options:
 
 
 def _checked(name: str, value: Any, work_type: str) -> Any:
-    def wrong(problem: str) -> InvalidWorkError:
-        return InvalidWorkError(problem, work_type=work_type, field=name)
-
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if name in _DURATIONS:
-        if not number and not isinstance(value, timedelta):
-            raise wrong(f"must be seconds or a timedelta, not {type(value).__name__}")
-        amount = seconds(value)
-        if not 0 <= amount < _LONGEST:
-            raise wrong(f"must be from 0 to {_LONGEST:.0f} seconds, not {amount}")
-        if name == "timeout" and amount == 0:
-            raise wrong("must be above 0 seconds")
-        return amount
-    if name == "run_at":
-        if not isinstance(value, datetime) or value.tzinfo is None:
-            raise wrong("must be an aware datetime, such as datetime.now(UTC)")
-        return to_ms(value)
-    if name == "deadline":
-        aware = isinstance(value, datetime) and value.tzinfo is not None
-        if not aware and not number and not isinstance(value, timedelta):
-            raise wrong("must be seconds, a timedelta or an aware datetime")
-        return value
-    if name == "priority" and not (number and isinstance(value, int)):
-        raise wrong(f"must be a whole number, not {value!r}")
-    if name in {"group", "id", "unique"} and (not isinstance(value, str) or not value):
-        raise wrong(f"must be a text that is not empty, not {value!r}")
-    if name == "retry" and not isinstance(value, Retry):
-        raise wrong(f"must be a Retry, not {type(value).__name__}")
-    if name == "skip_queue" and not isinstance(value, bool):
-        raise wrong(f"must be True or False, not {value!r}")
+    try:
+        if name in _DURATIONS:
+            return _duration(name, value)
+        if name in ("run_at", "deadline"):
+            return _time(name, value)
+    except ConfigError as error:
+        raise InvalidWorkError(str(error), work_type=work_type, field=name) from error
+    kind, wanted = _KINDS[name]
+    fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+    if not fits or value == "":
+        raise InvalidWorkError(f"must be {wanted}, not {value!r}", work_type=work_type, field=name)
     return value
+
+
+_KINDS: dict[str, tuple[type, str]] = {
+    "priority": (int, "a whole number"),
+    "group": (str, "a text that is not empty"),
+    "id": (str, "a text that is not empty"),
+    "unique": (str, "a text that is not empty"),
+    "retry": (Retry, "a Retry"),
+    "skip_queue": (bool, "True or False"),
+}
+
+
+def _is_duration(value: Any) -> bool:
+    return isinstance(value, (int, float, timedelta)) and not isinstance(value, bool)
+
+
+def _duration(name: str, value: Any) -> float:
+    if not _is_duration(value):
+        raise ConfigError(f"must be seconds or a timedelta, not {type(value).__name__}")
+    amount = seconds(value)
+    if not 0 <= amount < _LONGEST:
+        raise ConfigError(f"must be from 0 to {_LONGEST:.0f} seconds, not {amount:g}")
+    if name == "timeout" and amount == 0:
+        raise ConfigError("must be above 0 seconds")
+    return amount
+
+
+def _time(name: str, value: Any) -> Any:
+    if isinstance(value, datetime):
+        moment = to_ms(value)
+        return moment if name == "run_at" else value
+    if name == "deadline" and _is_duration(value):
+        return seconds(value)
+    raise ConfigError(f"must be an aware datetime, such as datetime.now(UTC), not {value!r}")
 
 
 _LONGEST = 100 * 366 * 86400.0  # a century: what is longer is a mistake of units

@@ -52,9 +52,7 @@ def read_options(plain: dict[str, Any]) -> Options:
     return Options(**values)
 
 
-def unpack_work(
-    type_of: Callable[[str], WorkType[..., Any]], packed: dict[str, Any]
-) -> Work[Any]:
+def unpack_work(type_of: Callable[[str], WorkType[..., Any]], packed: dict[str, Any]) -> Work[Any]:
     """The work that ``pack_work`` wrote; ``type_of`` gives the type of a name."""
     work_type = type_of(packed["type"])
     return Work(

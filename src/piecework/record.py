@@ -1,7 +1,7 @@
 """The text that the ledger keeps in a work's record: state and result together.
 
-The first line is the status with a JSON header; the rest is the payload: the envelope of a work that
-is not terminal (or is dead, so that it can be redriven), or the result of one that succeeded.
+The first line is the status with a JSON header; the rest is the payload: the envelope of a work
+that is not terminal (or is dead, so that it can be redriven), or the result of one that succeeded.
 """
 
 from __future__ import annotations

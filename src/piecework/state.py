@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 Status: TypeAlias = Literal["pending", "running", "success", "dead", "cancelled", "expired"]
 """Where a work is; the last four are terminal."""

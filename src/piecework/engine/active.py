@@ -38,12 +38,14 @@ class Active:
         task: The task that runs the handler.
         abandoned: The handler did not end after it was cancelled, and was given up.
         settling: The handler has ended; only the lease is renewed from here on.
+        counted: Whether the record that counts the work is still there.
         progress: What the handler last said of its progress.
     """
 
     __slots__ = (
         "abandoned",
         "body",
+        "counted",
         "ended",
         "entry",
         "env",
@@ -81,6 +83,7 @@ class Active:
         self.writer = writer
         self.run_at: int | None = None
         self.traced = False
+        self.counted = True
         self.repeated = env.recheck or (lease is not None and lease.deliveries > 1)
         self.good_until = 0.0
         self.reason: Reason | None = None

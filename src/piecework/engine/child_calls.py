@@ -1,32 +1,33 @@
-"""The context of a handler in a worker process: its requests, asked through a pipe and answered here.
+"""The context of a handler in a worker process: its requests go through a pipe, answered here.
 
-A request is a name and JSON arguments. Works travel as type and input text, results as the text that
-the record holds; nothing is pickled.
+A request is a name and JSON arguments. Works travel as type and input text, results as the text
+that the record holds; nothing is pickled.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from collections.abc import Callable
-from datetime import datetime
+import inspect
+import time
 from typing import TYPE_CHECKING, Any, cast
 
 from piecework.clock import from_ms
 from piecework.codec import default_codec
 from piecework.context import Reply, Scope, WorkContext
-from piecework.definitions import Work
 from piecework.errors import InvalidWorkError
-from piecework.options import Options, parse_options
-from piecework.retry import Retry
+from piecework.options import parse_options
+from piecework.packing import pack_work, plain_options, read_options, unpack_work
+from piecework.running import Run, current_run
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from piecework.engine.executors import ChildContext
+    from piecework.definitions import Work, WorkType
+    from piecework.engine.executors.child import ChildContext
     from piecework.engine.registry import Registry
     from piecework.gates import When
-    from piecework.options import WorkOptions
+    from piecework.options import Options, WorkOptions
     from piecework.state import WorkState
 
 
@@ -67,7 +68,9 @@ class ChildScope(Scope):
         """Queue children."""
         given = parse_options(options, works[0].type if works else "")
         after = None if then is None else [pack_work(work) for work in then]
-        ids = self._child.call("queue", [pack_work(w) for w in works], after, when, plain_options(given))
+        ids = self._child.call(
+            "queue", [pack_work(w) for w in works], after, when, plain_options(given)
+        )
         return ids, _answered(None)
 
     def set_result(self, value: Any) -> Reply[None]:
@@ -150,3 +153,20 @@ def _as_given(options: Options) -> WorkOptions:
     if "run_at" in given:
         given["run_at"] = from_ms(given["run_at"])
     return cast("WorkOptions", given)
+
+
+def run_handler(work_type: WorkType[..., Any], input: str, child: ChildContext) -> str:
+    """Run a handler in a worker process; see ``WorkType.run_in_child``."""
+    info = child.info
+    current_run.set(Run(info["id"], info["type"], info["group_id"], info["attempt"], info["turn"]))
+    binding = work_type.binding
+    context = ChildScope(child, time.perf_counter).context() if binding.takes_context else None
+    args, kwargs = binding.unbind(input, context)
+    value = work_type.fn(*args, **kwargs)
+    if inspect.isawaitable(value):
+        value = asyncio.run(_wait_for(value))
+    return binding.dump_result(value)
+
+
+async def _wait_for(value: Awaitable[Any]) -> Any:
+    return await value

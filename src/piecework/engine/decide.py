@@ -74,7 +74,7 @@ def stand(item: Item | None, *, now_ms: int) -> Standing:
     return TakeOver(env._replace(attempt=env.attempt + 1), item.payload)
 
 
-class LookAgain(WorkDelayError):
+class LookAgainError(WorkDelayError):
     """A dependency puts itself off, with what it has seen so far as its input."""
 
     def __init__(self, delay: float, input: str) -> None:
@@ -139,7 +139,7 @@ def decide_failure(
 ) -> Verdict:
     """What follows when a handler raised. An explicit signal wins over the classifier."""
     if isinstance(error, WorkDelayError):
-        new_input = error.input if isinstance(error, LookAgain) else None
+        new_input = error.input if isinstance(error, LookAgainError) else None
         return PutOff(_signal_time(error, now_ms), turn=True, input=new_input)
     if isinstance(error, RetryAbort):
         return die(error.cause)

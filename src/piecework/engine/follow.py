@@ -1,4 +1,4 @@
-"""What follows a settle: notices, the end of the group, gates, claims. All of it can be repeated."""
+"""What follows a settle: notices, the end of the group, gates, claims. All can be repeated."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Gates at work: opened by a call that queues works with ``then=``, decided by their settles.
 
-A gate is a work of its own without a message. Its record holds what it is for and counts its works;
-the settle that satisfies (or breaks) the condition starts the dependents and settles the gate. Every
-step can be repeated by anybody: the ids are fixed, and every write is conditional.
+A gate is a work of its own without a message. Its record holds what it is for and counts its
+works; the settle that satisfies (or breaks) the condition starts the dependents and settles the
+gate. Every step can be repeated by anybody: the ids are fixed, and every write is conditional.
 """
 
 from __future__ import annotations
@@ -97,9 +97,7 @@ class GateKeeper:
         below = Place(group_id, parent_id)
         members = [submitter.prepare(w, given, replace(below, gate=id)) for w in works]
         after = Place(group_id, id, upstream=id, counted=True)
-        dependents = [
-            submitter.prepare(w, NO_OPTIONS, after) for w in then
-        ]
+        dependents = [submitter.prepare(w, NO_OPTIONS, after) for w in then]
         now = self._core.clock.now_ms()
         spec = GateSpec(tuple(d.body for d in dependents), when, len(members))
         env = Envelope(
@@ -251,7 +249,9 @@ class GateKeeper:
                 for work_id, record in zip(page, records, strict=True)
                 if (item := read_item(record)) and item.terminal and item.status != "success"
             ]
-        names = ", ".join(failed[:20]) + (f" and {len(failed) - 20} more" if len(failed) > 20 else "")
+        names = ", ".join(failed[:20]) + (
+            f" and {len(failed) - 20} more" if len(failed) > 20 else ""
+        )
         when = spec.when if isinstance(spec.when, str) else json.dumps(spec.when)
         return await self._kill(spec, f"GateFailed: {when} cannot be met: {names} did not succeed")
 

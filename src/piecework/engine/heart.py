@@ -1,7 +1,7 @@
 """Heartbeats: the leases of all works that this process holds, renewed together.
 
-A renewal that fails means that nothing is known: it is tried again until the lease's own end, counted
-from when the last good one was sent. A lease that is really lost cancels its handler.
+A renewal that fails means that nothing is known: it is tried again until the lease's own end,
+counted from when the last good one was sent. A lease that is really lost cancels its handler.
 """
 
 from __future__ import annotations

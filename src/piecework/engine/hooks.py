@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
     from piecework.definitions import OnEvent, OnFailure
     from piecework.metrics import BackpressureContext
     from piecework.state import GroupInfo, WorkEvent, WorkInfo
@@ -29,11 +30,11 @@ class Hooks:
     on_error: Callable[[BaseException, Phase], None] | None = None
     on_failure: OnFailure | None = None
     on_backlog: Callable[[int], None] | None = None
-    backpressure: (
-        Callable[[BackpressureContext], float | None | Awaitable[float | None]] | None
-    ) = None
+    backpressure: Callable[[BackpressureContext], float | Awaitable[float | None] | None] | None = (
+        None
+    )
     accept: Callable[[WorkInfo], bool | Awaitable[bool]] | None = None
-    unhandled_work_group: Callable[[GroupInfo], None | Awaitable[None]] | None = None
+    unhandled_work_group: Callable[[GroupInfo], Awaitable[None] | None] | None = None
     log_with: (
         Callable[[Mapping[str, object], Callable[[], Awaitable[Any]]], Awaitable[Any]] | None
     ) = None
@@ -46,7 +47,7 @@ class Hooks:
             return
         try:
             self.on_error(error, phase)
-        except Exception:  # noqa: BLE001 - a hook must not change what happens
+        except Exception:
             logger.exception("on_error raised")
 
     def emit(self, event: WorkEvent, own: OnEvent | None) -> None:
@@ -55,7 +56,7 @@ class Hooks:
             if listener is not None:
                 try:
                     listener(event)
-                except Exception:  # noqa: BLE001 - a hook must not change what happens
+                except Exception:
                     logger.exception("on_event raised at %s of %s", event.kind, event.id)
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from piecework.engine.registry import Entry
     from piecework.engine.runner import Runner
     from piecework.engine.submit import Prepared, Submitter
+    from piecework.engine.watchdog import Watchdog
     from piecework.envelope import Envelope
     from piecework.ports.queue import Lease
     from piecework.state import WorkState
@@ -37,13 +38,22 @@ class Intake:
         heart: Keeps the leases of what was taken.
         runner: Runs works.
         submitter: Makes messages.
+        watchdog: Watches the loop while something is held.
     """
 
-    def __init__(self, core: Core, heart: Heart, runner: Runner, submitter: Submitter) -> None:
+    def __init__(
+        self,
+        core: Core,
+        heart: Heart,
+        runner: Runner,
+        submitter: Submitter,
+        watchdog: Watchdog,
+    ) -> None:
         self._core = core
         self._heart = heart
         self._runner = runner
         self._submitter = submitter
+        self._watchdog = watchdog
         self._actives: dict[Active, None] = {}
         self._by_id: dict[str, Active] = {}
         self._batchers: dict[str, Batcher] = {}
@@ -134,7 +144,9 @@ class Intake:
         active.finished = self._left
         self._actives[active] = None
         self._by_id[env.id] = active
-        self._idle.clear()
+        if self._idle.is_set():
+            self._idle.clear()
+            self._watchdog.watch()
         entry.metrics.accepted(self._core.clock.now_ms())
         self._heart.enter(active)
         return active
@@ -147,6 +159,7 @@ class Intake:
             active.ended.set_result(None)
         if not self._actives:
             self._idle.set()
+            self._watchdog.rest()
 
     # ---- stopping ------------------------------------------------------------------------------
 
@@ -209,6 +222,12 @@ class Intake:
         """Give back a work that has not started."""
         pause = self._core.settings.put_back if delay is None else delay
         await self._runner.return_unstarted(active, pause)
+
+    async def close(self) -> None:
+        """Wait for messages that are being put back, and for works settled without handlers."""
+        if self._putting_back:
+            await asyncio.wait(list(self._putting_back))
+        await self._runner.close()
 
     # ---- sorting -------------------------------------------------------------------------------
 

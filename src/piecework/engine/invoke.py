@@ -17,13 +17,13 @@ from piecework.running import Run, current_run
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from piecework.context import WorkContext
     from piecework.engine.active import Active
     from piecework.engine.core import Core
     from piecework.engine.gates import GateKeeper
     from piecework.engine.heart import Heart
     from piecework.engine.results import Results
     from piecework.engine.submit import Submitter
-    from piecework.context import WorkContext
 
 
 class BadInputError(Exception):
@@ -107,9 +107,7 @@ class Invoker:
         except InvalidWorkError as error:
             raise BadResultError(str(error)) from error
 
-    async def _in_this_process(
-        self, active: Active, run: Run, context: WorkContext | None
-    ) -> Any:
+    async def _in_this_process(self, active: Active, run: Run, context: WorkContext | None) -> Any:
         work_type = active.entry.work_type
         try:
             if work_type.batch is None:

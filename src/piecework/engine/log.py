@@ -47,6 +47,6 @@ def log_fields(hooks: Hooks, work_type: WorkType[..., Any], input: str) -> dict[
             fields.update(hooks.log_context(arguments, work_type.type))
         if own is not None:
             fields.update(own(arguments))
-    except Exception:  # noqa: BLE001 - a log context must not change what happens
+    except Exception:
         logging.getLogger("piecework").exception("log_context of %s raised", work_type.type)
     return fields

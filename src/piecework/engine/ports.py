@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from piecework.errors import ConflictError, PayloadTooLargeError
@@ -13,6 +12,8 @@ from piecework.ports.store import Change, Page, Record, Store
 from piecework.retry import retry as retry_call
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
     from piecework.metrics import PortMetrics, WorkRecorder
     from piecework.ports.capabilities import Capabilities
     from piecework.retry import Retry

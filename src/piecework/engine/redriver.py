@@ -48,9 +48,7 @@ class Redriver:
             return False
         return await self.move(letters, count, limit=self._core.settings.max_redrives) > 0
 
-    async def move(
-        self, letters: EngineQueue, count: int, *, limit: int | None = None
-    ) -> int:
+    async def move(self, letters: EngineQueue, count: int, *, limit: int | None = None) -> int:
         """Bring up to ``count`` letters back; return how many came.
 
         Args:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from piecework.definitions import WorkType
 from piecework.errors import UnknownWorkError
-from piecework.options import Options
 from piecework.retry import Retry, get_default_retry, merge
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from piecework.doers import Doer
     from piecework.engine.ports import EngineQueue
     from piecework.metrics import TypeMetrics, WorkRecorder
-    from piecework.options import Track
+    from piecework.options import Options, Track
     from piecework.ports.queue import Queue
 
 

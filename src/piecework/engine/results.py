@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from piecework.engine.notices import encode_notice
 from piecework.errors import (
     InvalidWorkError,
-    PieceworkError,
+    ResultGoneError,
     WorkCancelledError,
     WorkExpiredError,
     WorkFailedError,
@@ -18,29 +18,14 @@ from piecework.ledger import GROUP_WAITERS, OPEN, WAITERS
 from piecework.record import Item, read_item, read_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from piecework.engine.active import Active
     from piecework.engine.core import Core
     from piecework.engine.heart import Heart
     from piecework.engine.waiters import Waiters
     from piecework.ports.store import Record
-    from piecework.state import WorkState
-
-
-class ResultGoneError(PieceworkError, LookupError):
-    """There is no record of the work: its result was kept for ``result_ttl`` and is gone.
-
-    Args:
-        id: The id of the work.
-    """
-
-    def __init__(self, id: str) -> None:
-        self.id = id
-        super().__init__(
-            f"there is no record of work {id}: results are kept for result_ttl "
-            f"(24 h by default) after a work has ended"
-        )
+    from piecework.state import Progress, WorkState
 
 
 class Results:
@@ -97,7 +82,9 @@ class Results:
 
     # ---- one work ------------------------------------------------------------------------------
 
-    async def result(self, id: str, load: Callable[[str], Any] | None, timeout: float | None) -> Any:
+    async def result(
+        self, id: str, load: Callable[[str], Any] | None, timeout: float | None
+    ) -> Any:
         """Wait for a work's result.
 
         Raises:
@@ -121,7 +108,9 @@ class Results:
     def _open(self, id: str, item: Item, load: Callable[[str], Any] | None) -> Any:
         header = item.header
         if item.status == "success":
-            return load(item.payload) if load is not None else self.value_of(header["t"], item.payload)
+            return (
+                load(item.payload) if load is not None else self.value_of(header["t"], item.payload)
+            )
         if item.status == "cancelled":
             raise WorkCancelledError(id, header.get("err") or "")
         if item.status == "expired":
@@ -165,6 +154,22 @@ class Results:
         return await self.group_value(group_id)
 
     # ---- progress ------------------------------------------------------------------------------
+
+    async def progress(self, id: str) -> AsyncIterator[Progress]:
+        """What a work says of its progress, until it has ended."""
+        last: Progress | None = None
+        async with self._waiters.watching(id):
+            record = await self._core.ledger.wait_mark(id, WAITERS)
+            while True:
+                state = None if _is_over(record) else read_state(id, record)
+                progress = self._waiters.heard(id) or (state.progress if state else None)
+                if progress is not None and progress != last:
+                    last = progress
+                    yield progress
+                if _is_over(record):
+                    return
+                await self._waiters.next_progress(id)
+                record = await self._read_one(id)
 
     async def publish_progress(self, active: Active) -> None:
         """Tell those who watch, and the record of a work that is written down as running."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
-
-from typing_extensions import assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from piecework.clock import sleep
 from piecework.engine.decide import (
@@ -213,8 +211,9 @@ class Runner:
             core.emit("started", active.env, active.entry)
             self._heart.watch_start(active)
         limit = ready[0].env.timeout
+        timer = asyncio.timeout(limit)
         try:
-            async with asyncio.timeout(limit) as timer:
+            async with timer:
                 outputs = await call(ready)
         except asyncio.CancelledError:
             if all(active.reason is None for active in ready):
@@ -315,7 +314,9 @@ class Runner:
                 return True
             case Finished(item):
                 await self._follow.repeat(active.env, item)
-                await self.finish_message(active, item.header.get("err"), dead=item.status == "dead")
+                await self.finish_message(
+                    active, item.header.get("err"), dead=item.status == "dead"
+                )
                 return False
             case Adopt(env, body):
                 return await self._adopt(active, env, body)
@@ -511,7 +512,12 @@ class Runner:
 
         async def write() -> Any:
             return await core.ledger.settle(
-                active.env, outcome, writer=active.writer, run_at=active.run_at, body=body
+                active.env,
+                outcome,
+                writer=active.writer,
+                run_at=active.run_at,
+                body=body,
+                counted=active.counted,
             )
 
         try:
@@ -563,27 +569,42 @@ class Runner:
                 if item is None:
                     await self._register(active)
                     continue
-                standing = stand(item, now_ms=self._core.clock.now_ms())
-                if isinstance(standing, Adopt) and standing.env.version < active.env.version:
-                    active.env = active.env._replace(version=standing.env.version)
+                if item.version == active.env.version and not item.terminal:
+                    self._recount(active, item.envelope())
                     continue
+                standing = stand(item, now_ms=self._core.clock.now_ms())
                 await self._yield_to(active, standing)
                 return None
             except PayloadTooLargeError:
                 raise
-            except Exception as error:  # noqa: BLE001 - the store may come back
+            except Exception as error:
                 self._core.hooks.report(error, "commit", f"settling work {active.env.id} failed")
                 if active.reason in ("lost", "stop"):
                     raise
                 await sleep(pause)
                 pause = min(pause * 2, 5.0)
 
+    @staticmethod
+    def _recount(active: Active, kept: Envelope) -> None:
+        """The version was right, so what counts the work did not accept it.
+
+        Either the work has come too late for its group and stands in the record as a root of its
+        own, or the record of its group is gone.
+        """
+        env = active.env
+        if (kept.group_id, kept.gate) != (env.group_id, env.gate):
+            active.env = env._replace(group_id=kept.group_id, gate=kept.gate)
+        else:
+            active.counted = False
+
     async def _yield_to(self, active: Active, standing: Standing) -> None:
         """This run is void: somebody else has moved the work on."""
         match standing:
             case Finished(item):
                 await self._follow.repeat(active.env, item)
-                await self.finish_message(active, item.header.get("err"), dead=item.status == "dead")
+                await self.finish_message(
+                    active, item.header.get("err"), dead=item.status == "dead"
+                )
             case Adopt(env, _):
                 await self._push(active, env._replace(recheck=True))
                 await self._ack(active)

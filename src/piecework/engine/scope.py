@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from piecework.engine.submit import Place
 from piecework.context import Reply, Scope, WorkContext, in_loop_thread
+from piecework.engine.submit import Place
 from piecework.gates import check_when
 from piecework.options import parse_options
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from piecework.engine.active import Active
     from piecework.engine.core import Core
     from piecework.engine.gates import GateKeeper
-    from piecework.engine.submit import Submitter
     from piecework.engine.results import Results
+    from piecework.engine.submit import Submitter
     from piecework.gates import When
     from piecework.options import WorkOptions
     from piecework.running import Run

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+from piecework.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +63,22 @@ class Settings:
     claim_ttl: float = 90.0
     progress_every: float = 1.0
     untracked_deliveries: int = 20
+
+    def check(self) -> None:
+        """Check that the numbers fit together.
+
+        Raises:
+            ConfigError: One is out of its range; the text says which and the range.
+        """
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, (int, float)) and value < 0:
+                raise ConfigError(f"{field.name} must be at least 0, not {value:g}")
+        for name in ("poll_interval", "visibility", "heartbeat", "result_ttl"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be above 0 seconds")
+        if self.heartbeat > self.visibility / 2:
+            raise ConfigError(
+                f"heartbeat ({self.heartbeat:g} s) must be at most half of visibility "
+                f"({self.visibility:g} s), or one late renewal loses the lease"
+            )

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from piecework.engine.ports import EngineQueue
     from piecework.engine.registry import Entry
     from piecework.ledger import Registered
-    from piecework.running import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +163,7 @@ class Submitter:
                 await self._push([self._moved(prepared, moved)])
                 self._queued(moved, prepared.entry)
             return registered.env
-        registered = await self._both(self._register(prepared), [prepared])
+        registered = (await self._both(self._register_all([prepared]), [prepared]))[0]
         if registered.new and registered.env is env:
             self._queued(env, prepared.entry)
             return env
@@ -196,10 +195,35 @@ class Submitter:
                     envs[prepared.env.id] = registered.env
         return [envs[p.env.id] for p in children]
 
+    async def send_roots(self, roots: Sequence[Prepared]) -> list[Envelope]:
+        """Register and push works that stand alone; their messages go out together.
+
+        Raises:
+            BackendError: Not all were accepted; sending all again is safe.
+        """
+        if any(p.skip_queue or p.env.unique for p in roots):
+            return [await self.send(p) for p in roots]
+        done = await self._both(self._register_all(roots), roots)
+        envs: list[Envelope] = []
+        for prepared, registered in zip(roots, done, strict=True):
+            if registered.new:
+                self._queued(prepared.env, prepared.entry)
+                envs.append(prepared.env)
+            else:
+                envs.append(await self.push_again(prepared))
+        return envs
+
+    async def _register_all(self, roots: Sequence[Prepared]) -> list[Registered]:
+        if not self._overlap:
+            return [await self._register(p) for p in roots]
+        return await asyncio.gather(*(self._register(p) for p in roots))
+
     async def _register(self, prepared: Prepared) -> Registered:
         return await self._core.ledger.register(prepared.env, prepared.body)
 
-    async def _both(self, register: Awaitable[Any], prepared: Sequence[Prepared]) -> Any:
+    async def _both(
+        self, register: Awaitable[list[Registered]], prepared: Sequence[Prepared]
+    ) -> list[Registered]:
         """Register and push: at once where a call can be lost half way, else one after the other.
 
         A producer that dies leaves nothing, or a message that runs; never a counted work without
@@ -207,8 +231,8 @@ class Submitter:
         """
         if not self._overlap:
             done = await register
-            new = {r.env.id for r in (done if isinstance(done, list) else [done]) if r.new}
-            await self._push([p for p in prepared if p.env.id in new])
+            pairs = zip(prepared, done, strict=True)
+            await self._push([p for p, one in pairs if one.new and one.env is p.env])
             return done
         push = asyncio.ensure_future(self._push(prepared))
         try:

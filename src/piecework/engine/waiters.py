@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from piecework.engine.notices import Notice, NoticeKind, decode_notice
+from piecework.state import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from piecework.engine.core import Core
-    from piecework.ports.store import Record
     from piecework.ports.pubsub import Subscription
+    from piecework.ports.store import Record
 
 
 class Waiters:
@@ -27,6 +29,8 @@ class Waiters:
         self._core = core
         self._on_notice = on_notice
         self._waiting: dict[tuple[NoticeKind, str], set[asyncio.Future[None]]] = {}
+        self._progress: dict[str, Progress] = {}
+        self._watched: dict[str, int] = {}
         self._subscription: Subscription | None = None
         self._subscribing: asyncio.Lock = asyncio.Lock()
 
@@ -60,13 +64,55 @@ class Waiters:
         if notice is None:
             return
         self._on_notice(notice)
+        if notice.kind == "progress":
+            self._note_progress(notice)
         self.wake(notice.kind, notice.id)
+        if notice.kind == "done":
+            self.wake("progress", notice.id)
 
     def wake(self, kind: NoticeKind, id: str) -> None:
         """Let those who wait for this look again."""
         for future in self._waiting.get((kind, id), ()):
             if not future.done():
                 future.set_result(None)
+
+    # ---- progress ------------------------------------------------------------------------------
+
+    def _note_progress(self, notice: Notice) -> None:
+        if notice.id in self._watched:
+            try:
+                self._progress[notice.id] = Progress(*notice.data)
+            except TypeError:
+                return  # not one of ours
+
+    def heard(self, id: str) -> Progress | None:
+        """The progress that was heard last of a watched work."""
+        return self._progress.get(id)
+
+    @contextlib.asynccontextmanager
+    async def watching(self, id: str) -> AsyncGenerator[None]:
+        """Remember what is heard of a work's progress."""
+        self._watched[id] = self._watched.get(id, 0) + 1
+        try:
+            await self.subscribe()
+            yield
+        finally:
+            self._watched[id] -= 1
+            if not self._watched[id]:
+                del self._watched[id]
+                self._progress.pop(id, None)
+
+    async def next_progress(self, id: str) -> None:
+        """Wait until a work may have made progress."""
+        key: tuple[NoticeKind, str] = ("progress", id)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, set()).add(future)
+        try:
+            await asyncio.wait([future], timeout=self._core.settings.fallback_first)
+        finally:
+            self._leave(key, future)
+
+    # ---- waiting -------------------------------------------------------------------------------
 
     async def wait(
         self,
@@ -89,7 +135,7 @@ class Waiters:
             ready: Whether the record is what is waited for.
         """
         await self.subscribe()
-        key = (kind, id)
+        key: tuple[NoticeKind, str] = (kind, id)
         pause = self._core.settings.fallback_first
         read = first
         while True:
@@ -105,10 +151,13 @@ class Waiters:
                 if not future.done():
                     pause = min(pause * 1.5, self._core.settings.fallback_last)
             finally:
-                places = self._waiting[key]
-                places.discard(future)
-                if not places:
-                    del self._waiting[key]
+                self._leave(key, future)
+
+    def _leave(self, key: tuple[NoticeKind, str], future: asyncio.Future[None]) -> None:
+        places = self._waiting[key]
+        places.discard(future)
+        if not places:
+            del self._waiting[key]
 
     async def _read(self, read: Callable[[], Awaitable[Record]]) -> Record | None:
         try:

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from piecework.engine.decide import LookAgain
+from piecework.engine.decide import LookAgainError
 from piecework.engine.submit import Place
 from piecework.gates import When, judge
 from piecework.options import NO_OPTIONS
@@ -42,7 +42,7 @@ class Watcher:
         """Look at what a dependency waits for, and queue its works if the condition holds.
 
         Raises:
-            LookAgain: It does not hold yet.
+            LookAgainError: It does not hold yet.
             RetryAbort: It can no longer hold, or the time is up.
         """
         spec: dict[str, Any] = json.loads(json.loads(active.env.input)["spec"])
@@ -77,7 +77,7 @@ class Watcher:
 
     def _again(
         self, active: Active, spec: dict[str, Any], ended: dict[str, bool]
-    ) -> LookAgain | RetryAbort:
+    ) -> LookAgainError | RetryAbort:
         waited = (self._core.clock.now_ms() - active.env.queue_at) / 1000
         limit = spec["timeout"]
         if limit is not None and waited >= limit:
@@ -87,7 +87,7 @@ class Watcher:
         if limit is not None:
             pause = min(pause, limit - waited)
         text = json.dumps({**spec, "ended": ended})
-        return LookAgain(pause, json.dumps({"spec": text}))
+        return LookAgainError(pause, json.dumps({"spec": text}))
 
     async def _fire(self, active: Active, spec: dict[str, Any]) -> None:
         env = active.env

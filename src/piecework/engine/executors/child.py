@@ -23,6 +23,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from piecework.definitions import WorkType
+from piecework.engine.child_calls import run_handler
 from piecework.engine.executors.outcome import decode_error, encode_error
 from piecework.errors import ConfigError, InvalidWorkError, PieceworkError
 
@@ -116,8 +118,8 @@ def find_target(target: str) -> Any:
 def run_job(target: str, input: str, context: ChildContext) -> str:
     """Run the handler at ``target``.
 
-    What has a method ``run_in_child(input, context)`` (a work type) does it all. Anything else is
-    called with the fields of ``input`` as keywords.
+    A work type reads its input and writes its result itself. Anything else is called with the
+    fields of ``input`` as keywords.
 
     Args:
         target: ``module:qualname``.
@@ -132,12 +134,8 @@ def run_job(target: str, input: str, context: ChildContext) -> str:
         BaseException: What the handler raised.
     """
     handler = find_target(target)
-    run_in_child = getattr(handler, "run_in_child", None)
-    if run_in_child is not None:
-        result = run_in_child(input, context)
-        if not isinstance(result, str):
-            raise InvalidWorkError(f"run_in_child of {target} returned no text")
-        return result
+    if isinstance(handler, WorkType):
+        return run_handler(handler, input, context)  # pyright: ignore[reportUnknownArgumentType] - of any handler
     result = handler(**json.loads(input))
     if inspect.isawaitable(result):
         result = asyncio.run(_await(result))

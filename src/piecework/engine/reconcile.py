@@ -1,0 +1,75 @@
+"""Reconcile: works whose record waits for a message that is gone, found and pushed again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from piecework.engine.decide import TakeOver, stand
+from piecework.envelope import encode
+from piecework.record import read_item
+
+if TYPE_CHECKING:
+    from piecework.engine.core import Core
+    from piecework.engine.submit import Submitter
+    from piecework.envelope import Envelope
+
+
+class Reconciler:
+    """Sweeps over old records that are not terminal.
+
+    A message can be lost where no worker sees it: the queue's retention ended, somebody purged it,
+    or the producer of a work that skipped the queue died. Pushing a work whose message still
+    exists does no harm: the record decides which delivery runs.
+
+    Args:
+        core: The shared parts.
+        submitter: Makes messages.
+    """
+
+    def __init__(self, core: Core, submitter: Submitter) -> None:
+        self._core = core
+        self._submitter = submitter
+
+    async def sweep(self, older_than: float) -> int:
+        """Push works again that are ``older_than`` seconds late, or whose worker died.
+
+        Returns:
+            How many were pushed.
+        """
+        pushed = 0
+        for status in ("pending", "running"):
+            cursor: str | None = None
+            while True:
+                page = await self._core.store.list(self._core.ledger.index(status), 100, cursor)
+                pushed += await self._push_stale(list(page.items), older_than)
+                cursor = page.cursor
+                if cursor is None:
+                    break
+        return pushed
+
+    async def _push_stale(self, keys: list[str], older_than: float) -> int:
+        now = self._core.clock.now_ms()
+        pushed = 0
+        for record in await self._core.store.read(keys) if keys else []:
+            item = read_item(record)
+            if item is None or item.terminal:
+                continue
+            env = item.envelope()
+            if item.status == "running":
+                stale = isinstance(stand(item, now_ms=now), TakeOver)
+            else:
+                stale = env.start_at + older_than * 1000 <= now
+            if stale and self._has_message(env):
+                await self._push(env)
+                pushed += 1
+        return pushed
+
+    @staticmethod
+    def _has_message(env: Envelope) -> bool:
+        """Gates have no message: their works decide them."""
+        return not (env.type.startswith("@") and '"then"' in env.input[:10])
+
+    async def _push(self, env: Envelope) -> None:
+        again = env._replace(recheck=True)
+        queue = self._core.registry.route(env.type).queue
+        await queue.push([self._submitter.message(again, encode(again), queue)])
