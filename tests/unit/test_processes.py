@@ -356,7 +356,7 @@ def test_a_script_without_a_main_guard_fails_with_the_fix(tmp_path):
     assert "WorkerDiedError: worker died: exit code 1. It ended before it was ready" in done.stderr
 
 
-def test_worker_processes_end_with_their_parent(tmp_path):
+async def test_worker_processes_end_with_their_parent(tmp_path):
     end = (
         "async def stay():\n"
         "    pool = ProcessExecutor(1)\n"
@@ -367,12 +367,11 @@ def test_worker_processes_end_with_their_parent(tmp_path):
     )
     path = tmp_path / "script.py"
     path.write_text(SCRIPT + end)
-    with subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, text=True) as parent:  # noqa: ASYNC220 - a test may wait
         assert parent.stdout is not None
         worker = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
-    psutil.wait_procs([worker], timeout=2)
-    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+    await until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_a_target_is_refused_if_a_worker_process_cannot_import_it(monkeypatch):
