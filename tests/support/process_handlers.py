@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -10,7 +9,9 @@ import sys
 import threading
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
+from piecework.clock import sleep
 from piecework.errors import InvalidWorkError
 from piecework.signals import RetryAbort, WorkDelayError
 
@@ -20,7 +21,7 @@ def add(a, b):
 
 
 async def add_later(a, b):
-    await asyncio.sleep(0)
+    await sleep(0)
     return a + b
 
 
@@ -34,8 +35,7 @@ def nap(seconds=0.02):
 
 
 def spin(path):
-    with open(path, "w") as file:
-        file.write(str(os.getpid()))
+    Path(path).write_text(str(os.getpid()))
     while True:
         pass
 
@@ -52,11 +52,8 @@ def kill_self(with_heir=False):
 
 
 def _open_pipes():
-    return [
-        int(n)
-        for n in os.listdir("/proc/self/fd")
-        if int(n) > 2 and os.path.exists(f"/proc/self/fd/{n}")
-    ]
+    numbers = [int(entry.name) for entry in Path("/dev/fd").iterdir()]
+    return [number for number in numbers if number > 2 and Path(f"/dev/fd/{number}").exists()]
 
 
 def close_all_files():

@@ -17,13 +17,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from piecework.clock import sleep
 from piecework.engine.executors import (
     HandlerError,
     ProcessExecutor,
     WorkerDiedError,
     child,
-    processes,
+    worker_process,
 )
+from piecework.engine.executors.outcome import decode_error, encode_error
 from piecework.engine.executors.processes import ProcessStats, check_main_guard, check_target
 from piecework.engine.executors.worker_process import WorkerProcess
 from piecework.errors import ConfigError, InvalidWorkError, PieceworkError
@@ -56,7 +58,7 @@ async def run(pool, name, rpc=no_rpc, **fields):
 async def until(condition):
     async with asyncio.timeout(5):
         while not condition():
-            await asyncio.sleep(0.005)
+            await sleep(0.005)
 
 
 def workers():
@@ -171,24 +173,23 @@ async def test_a_pipe_that_an_heir_holds_open_does_not_hide_the_death(pool, monk
 
 async def test_a_handler_that_closes_the_pipe_fails(pool, monkeypatch):
     monkeypatch.setattr("piecework.engine.executors.worker_process._EXIT_CODE_WAIT", 0.02)
-    with pytest.raises(WorkerDiedError, match="it closed its pipe|exit code 1"):
+    with pytest.raises(WorkerDiedError, match="worker died: it closed its pipe"):
         await run(pool, "close_all_files")
 
 
 async def test_a_timeout_kills_a_busy_loop(pool, tmp_path):  # Q10
     path = tmp_path / "pid"
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(None) as timeout:
-            task = asyncio.current_task()
-            assert task is not None
+    timeout = asyncio.timeout(None)
 
-            async def start_the_clock():
-                await until(lambda: path.exists() and path.read_text())
-                timeout.reschedule(asyncio.get_running_loop().time())
-
-            starter = asyncio.create_task(start_the_clock())
+    async def spin():
+        async with timeout:
             await run(pool, "spin", path=str(path))
-    await starter
+
+    task = asyncio.create_task(spin())
+    await until(lambda: path.exists() and path.read_text())
+    timeout.reschedule(asyncio.get_running_loop().time())
+    with pytest.raises(TimeoutError):
+        await task
     assert not psutil.pid_exists(int(path.read_text()))
     assert pool.stats == ProcessStats(started=1, idle=0, busy=0)
 
@@ -205,7 +206,7 @@ async def test_a_job_cancelled_while_its_process_starts_leaves_none(pool):
 async def test_an_idle_process_that_died_is_replaced_unseen(pool):
     first = await run(pool, "pid")
     os.kill(first, signal.SIGKILL)
-    await until(lambda: psutil.Process(first).status() == psutil.STATUS_ZOMBIE)
+    await until(lambda: not pool._idle[0].is_alive())
     assert await run(pool, "pid") != first
 
 
@@ -272,6 +273,38 @@ async def test_a_process_that_cannot_start_says_why(monkeypatch):
     await pool.close()
 
 
+def test_an_error_of_the_parent_keeps_its_name_on_its_way_through_a_handler():
+    first = HandlerError("no", error_type="OddError", traceback="tb", path="m:OddError")
+    again = decode_error(encode_error(first))
+    assert isinstance(again, HandlerError)
+    assert (again.text, again.error_type, again.traceback) == ("no", "OddError", "tb")
+    assert again.path == "m:OddError"
+
+
+def test_a_worker_that_is_stopped_while_it_starts_is_killed(monkeypatch):
+    worker = WorkerProcess("spawn", 1)
+    original = worker_process._start_without_interrupts
+
+    def start(process):
+        worker.kill()
+        original(process)
+
+    monkeypatch.setattr(worker_process, "_start_without_interrupts", start)
+    with pytest.raises(WorkerDiedError, match="SIGKILL"):
+        worker.start()
+    worker.put_away(0)
+    worker.kill()
+
+
+async def test_a_job_sent_to_a_process_that_just_died_fails(pool):
+    pid = await run(pool, "pid")
+    worker = pool._idle[0]
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: not worker.is_alive())
+    with pytest.raises(WorkerDiedError, match="SIGKILL"):
+        worker.exchange(b"{}", b"")
+
+
 def test_a_worker_that_was_stopped_before_it_started_never_starts():
     worker = WorkerProcess("spawn", 1)
     worker.kill()
@@ -305,7 +338,7 @@ def script(tmp_path, end, *args):
     path = tmp_path / "script.py"
     path.write_text(SCRIPT + end)
     return subprocess.run(
-        [sys.executable, str(path), *args], timeout=20, capture_output=True, text=True
+        [sys.executable, str(path), *args], check=False, timeout=20, capture_output=True, text=True
     )
 
 
@@ -323,24 +356,22 @@ def test_a_script_without_a_main_guard_fails_with_the_fix(tmp_path):
     assert "WorkerDiedError: worker died: exit code 1. It ended before it was ready" in done.stderr
 
 
-def test_worker_processes_end_with_their_parent(tmp_path):
+async def test_worker_processes_end_with_their_parent(tmp_path):
     end = (
         "async def stay():\n"
         "    pool = ProcessExecutor(1)\n"
         "    await pool.start()\n"
         "    print(pool._idle[0]._process.pid, flush=True)\n"
-        "    await pool.run('time:sleep_for_ever', '{}', {}, rpc) if 0 else None\n"
         "    await asyncio.Event().wait()\n"
         "if __name__ == '__main__': asyncio.run(stay())\n"
     )
     path = tmp_path / "script.py"
     path.write_text(SCRIPT + end)
-    with subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, text=True) as parent:  # noqa: ASYNC220 - a test may wait
         assert parent.stdout is not None
         worker = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
-    psutil.wait_procs([worker], timeout=2)
-    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+    await until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_a_target_is_refused_if_a_worker_process_cannot_import_it(monkeypatch):
@@ -400,6 +431,13 @@ def test_a_child_serves_until_its_pipe_ends():
     assert ours.recv_bytes() == b"2"
     assert ask("refuse")["error"]["kind"] == "invalid"
     assert ask("fail")["error"]["kind"] == "error"
+    assert "cannot find" in ask("nothing")["error"]["cause"]["text"]
+    assert ask("put_off")["error"] == {"kind": "delay", "delay": 42.0, "run_at": None}
+    assert ask("abort", '{"cause": "exception"}')["error"]["cause"]["error_type"] == "KeyError"
+    assert ask("echo", "bad argument")["error"]["kind"] == "invalid"
+    assert ask("echo", "late") == {"is": "result"}
+    assert ours.recv_bytes() == b"done"
+    assert "after the handler" in ask("echo", "use late")["error"]["cause"]["text"]
     assert ask("echo", "wrong")["error"]["kind"] == "invalid"
     assert ask("echo", "x") == {"is": "call", "method": "echo", "args": ["x", 2]}
     ours.send_bytes(b'{"value": 5}')
@@ -451,4 +489,3 @@ async def test_what_is_left_at_exit_is_killed(pool):
     pid = await run(pool, "pid")
     pool._kill_all()
     await until(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    assert processes.ProcessExecutor is ProcessExecutor

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from piecework.clock import sleep
 from piecework.engine.executors import (
     HandlerExitError,
     ThreadExecutor,
@@ -31,7 +32,7 @@ async def threads():
 async def until(condition):
     async with asyncio.timeout(2):
         while not condition():
-            await asyncio.sleep(0.001)
+            await sleep(0.001)
 
 
 def loop_for_ever(started: threading.Event, ended: threading.Event) -> None:
@@ -152,12 +153,37 @@ async def test_a_blocking_call_is_given_up_with_a_warning_and_its_thread_replace
     await until(lambda: not any("given-up" in t.name for t in threading.enumerate()))
 
 
+async def test_a_handler_that_was_given_up_is_interrupted_on(threads):
+    started, swallowed, ended = (threading.Event() for _ in range(3))
+
+    def swallow_once() -> None:
+        started.set()
+        try:
+            while True:
+                pass
+        except ThreadInterrupted:
+            swallowed.set()
+        try:
+            while True:
+                pass
+        finally:
+            ended.set()
+
+    task = asyncio.create_task(threads.run(swallow_once))
+    await until(started.is_set)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until(ended.is_set)
+    assert swallowed.is_set()
+
+
 async def test_a_call_that_waits_for_a_thread_can_be_cancelled(threads):
     gate, ran = threading.Event(), []
     busy = [asyncio.create_task(threads.run(gate.wait)) for _ in range(2)]
-    await asyncio.sleep(0)
+    await sleep(0)
     waiting = asyncio.create_task(threads.run(lambda: ran.append(1)))
-    await asyncio.sleep(0)
+    await sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
@@ -172,7 +198,7 @@ async def test_a_second_cancel_does_not_wait_for_the_thread():
     task = asyncio.create_task(threads.run(gate.wait))
     await until(lambda: threads.threads == 1)
     task.cancel()
-    await asyncio.sleep(0.01)
+    await sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         async with asyncio.timeout(0.1):
@@ -186,12 +212,21 @@ async def test_an_interruption_never_hits_the_next_call_of_the_thread():
     for number in range(200):
         task = asyncio.create_task(threads.run(lambda: sum(range(200))))
         for _ in range(number % 3):
-            await asyncio.sleep(0)
+            await sleep(0)
         task.cancel()
         nxt = asyncio.create_task(threads.run(lambda: sum(range(500))))
         assert await nxt == 124_750
         await asyncio.gather(task, return_exceptions=True)
     await threads.close()
+
+
+def test_a_job_that_was_cancelled_before_it_started_does_not_run():
+    ran = []
+    job = _Job(lambda: ran.append(1), contextvars.copy_context())
+    assert not job.cancel()
+    job()
+    assert isinstance(job.error, PieceworkError)
+    assert ran == []
 
 
 def test_a_job_that_was_interrupted_as_it_ended_ends_once():
@@ -246,7 +281,7 @@ async def test_close_gives_up_what_is_stuck_and_fails_what_never_started():
     stuck = asyncio.create_task(threads.run(gate.wait))
     await until(lambda: threads.threads == 1)
     waiting = asyncio.create_task(threads.run(lambda: "never"))
-    await asyncio.sleep(0)
+    await sleep(0)
     await threads.close()
     for task in (stuck, waiting):
         with pytest.raises(PieceworkError, match="closed"):
@@ -256,16 +291,19 @@ async def test_close_gives_up_what_is_stuck_and_fails_what_never_started():
 
 def test_a_stuck_handler_does_not_hold_the_interpreter():  # S53
     script = (
-        "import asyncio, time\n"
+        "import asyncio, threading, time\n"
         "from piecework.engine.executors import ThreadExecutor\n"
         "async def main():\n"
-        "    task = asyncio.create_task(ThreadExecutor(grace=0).run(lambda: time.sleep(60)))\n"
-        "    await asyncio.sleep(0.01)\n"
+        "    started = threading.Event()\n"
+        "    stuck = lambda: (started.set(), time.sleep(60))\n"
+        "    task = asyncio.create_task(ThreadExecutor(grace=0).run(stuck))\n"
+        "    await asyncio.to_thread(started.wait)\n"
         "    task.cancel()\n"
+        "    await asyncio.wait([task])\n"
         "asyncio.run(main())\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], timeout=10, capture_output=True, text=True
+        [sys.executable, "-c", script], check=False, timeout=10, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert "did not end 0 s after" in done.stderr
@@ -291,7 +329,7 @@ def test_the_pool_keeps_the_promises_of_an_executor():
     third = pool.submit(int, "8")
     assert third.cancel()
     gate.set()
-    assert first.result(2) and second.result(2) == 7
+    assert [first.result(2), second.result(2)] == [True, 7]
     assert isinstance(pool.submit(int, "x").exception(2), ValueError)
     assert pool.started == 1
     assert not pool.join(0)
@@ -304,7 +342,7 @@ def test_the_pool_keeps_the_promises_of_an_executor():
     assert dropped.cancelled()
     gate.set()
     pool.shutdown()
-    assert last.result() and pool.live == 0
+    assert (last.result(), pool.live) == (True, 0)
     assert not pool.give_up(threading.get_ident())
 
 

@@ -27,6 +27,9 @@ _log = logging.getLogger("piecework")
 #: been handled, so that two never meet in the few lines that end a run.
 _INTERRUPT_EVERY: Final = 1.0
 
+#: Seconds for which a thread that was given up is interrupted, time and again.
+_MOMENT: Final = 0.05
+
 #: Most threads that wait for stopping ones; each needs a thread only while it waits.
 _WATCHERS: Final = 1_000
 
@@ -40,17 +43,17 @@ class ThreadInterrupted(BaseException):
 
 
 @cache
-def _set_async_exc() -> Callable[[int, type[BaseException] | None], int]:
+def _raiser() -> Callable[[object, object], object]:
     """The interpreter's function that raises in another thread; ``None`` takes it back."""
     import ctypes
 
-    raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    return ctypes.pythonapi.PyThreadState_SetAsyncExc
 
-    def call(thread_id: int, error: type[BaseException] | None) -> int:
-        what = ctypes.py_object(error) if error is not None else None
-        return raise_in_thread(ctypes.c_ulong(thread_id), what)
 
-    return call
+def _arguments(thread_id: int) -> tuple[object, object]:
+    import ctypes
+
+    return ctypes.c_ulong(thread_id), ctypes.py_object(ThreadInterrupted)
 
 
 class _Job(Generic[T]):
@@ -70,7 +73,7 @@ class _Job(Generic[T]):
         "_gate",
         "_interrupters",
         "_interrupting",
-        "_interrupts",
+        "_was_interrupted",
         "error",
         "result",
         "thread_id",
@@ -81,7 +84,7 @@ class _Job(Generic[T]):
         self._context = context
         self._cancelled = False
         self._interrupting = False
-        self._interrupts = 0
+        self._was_interrupted = False
         self._ended = False
         self._interrupters = threading.Lock()
         self._gate = threading.Lock()
@@ -106,48 +109,80 @@ class _Job(Generic[T]):
         self._gate.release()
 
     def _leave(self) -> None:
-        """From here on no interruption arrives, or is under way."""
+        """From here on no interruption arrives, or is under way.
+
+        One that was raised late may still be due. So one more is raised, which takes its place,
+        and caught.
+        """
+        is_last = False
         while True:
             try:
                 self._ended = True
                 while self._interrupting:
                     time.sleep(0)
-                if self._interrupts:
-                    _set_async_exc()(threading.get_ident(), None)
+                if not self._was_interrupted:
+                    return
+                is_last = True
+                _raiser()(*_arguments(threading.get_ident()))
+                while True:
+                    time.sleep(0)
             except ThreadInterrupted:
-                continue
-            return
+                if is_last:
+                    return
 
     def cancel(self) -> bool:
         """Ask it not to start. Returns whether it started nevertheless and has not ended."""
         self._cancelled = True
         return self.thread_id is not None and not self._ended
 
-    def interrupt(self) -> None:
-        """Raise ``ThreadInterrupted`` in its thread, unless it has ended."""
-        thread_id = self.thread_id
-        assert thread_id is not None
-        raise_in_thread = _set_async_exc()
+    def interrupt(self, within: float) -> bool:
+        """Raise ``ThreadInterrupted`` in its thread. Returns whether it ended ``within`` seconds.
+
+        What has not struck by then (a call in C blocks) is taken back: up to Python 3.12 it would
+        hold all threads on their slow path, and under a tracer 3.11 even stops them at their next
+        call of a function, which is why none is called here while it is due.
+        """
+        assert self.thread_id is not None
+        raise_in_thread = _raiser()
+        thread, error = _arguments(self.thread_id)
+        own_thread, _ = _arguments(threading.get_ident())
         with self._interrupters:
             self._interrupting = True
             if not self._ended:
-                self._interrupts += 1
-                raise_in_thread(thread_id, ThreadInterrupted)
+                self._was_interrupted = True
+                raise_in_thread(thread, error)
             self._interrupting = False
+        if self._gate.acquire(timeout=within):
+            self._gate.release()
+            return True
+        with self._interrupters:
+            self._interrupting = True
+            if not self._ended:
+                raise_in_thread(thread, None)
+            self._interrupting = False
+        try:
+            # Only one that strikes brings the interpreter back from its slow path.
+            raise_in_thread(own_thread, error)
+            while True:
+                time.sleep(0)
+        except ThreadInterrupted:
+            return False
 
-    def interrupt_until_ended(self, within: float | None) -> bool:
-        """Interrupt it every second until it ends. Returns whether it did so in ``within`` s."""
+    def interrupt_until_ended(self, within: float) -> bool:
+        """Interrupt it every second until it ends. Returns whether it did ``within`` seconds."""
         left = within
-        while True:
-            self.interrupt()
-            step = _INTERRUPT_EVERY if left is None else min(left, _INTERRUPT_EVERY)
-            if self._gate.acquire(timeout=step):
+        while not self.interrupt(min(left, _INTERRUPT_EVERY)):
+            left -= _INTERRUPT_EVERY
+            if left <= 0:
+                return False
+        return True
+
+    def pester(self) -> None:
+        """Interrupt it for a moment in every second, until it ends."""
+        while not self.interrupt(_MOMENT):
+            if self._gate.acquire(timeout=_INTERRUPT_EVERY):
                 self._gate.release()
-                return True
-            if left is not None:
-                left -= step
-                if left <= 0:
-                    return False
+                return
 
 
 class ThreadExecutor:
@@ -220,17 +255,13 @@ class ThreadExecutor:
         waiter = loop.run_in_executor(self._pool, job)
         self._running[job] = waiter
         try:
-            # Shielded, so that the call stays visible on the loop until the thread is done.
-            await asyncio.shield(waiter)
+            await waiter
         except asyncio.CancelledError:
-            if waiter.cancelled() and not _is_cancelled():
+            if not _is_cancelled():
                 raise PieceworkError("the thread executor closed; the thread is given up") from None
-            try:
-                if job.cancel():
-                    what = name or getattr(fn, "__qualname__", repr(fn))
-                    await loop.run_in_executor(self._watchers, self._stop, job, what)
-            finally:
-                waiter.cancel()
+            if job.cancel():
+                what = name or getattr(fn, "__qualname__", repr(fn))
+                await loop.run_in_executor(self._watchers, self._stop, job, what)
             raise
         finally:
             del self._running[job]
@@ -258,10 +289,7 @@ class ThreadExecutor:
             self._grace,
         )
         threading.Thread(
-            target=job.interrupt_until_ended,
-            args=(None,),
-            name="piecework-interrupter-of-given-up",
-            daemon=True,
+            target=job.pester, name="piecework-interrupter-of-given-up", daemon=True
         ).start()
 
     async def close(self, grace: float = 0.0) -> None:

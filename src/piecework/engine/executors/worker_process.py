@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from piecework.engine.executors.outcome import WorkerDiedError
@@ -21,6 +22,9 @@ _LOOK_EVERY: Final = 1.0
 
 #: Seconds for the exit code of a process that has left its pipe.
 _EXIT_CODE_WAIT: Final = 1.0
+
+#: Seconds between two looks for it.
+_EXIT_CODE_STEP: Final = 0.005
 
 _START_HINT: Final = (
     "It ended before it was ready: see its output above. A script must start its work under "
@@ -142,9 +146,8 @@ class WorkerProcess:
             process, self._process = self._process, None
             if process is None:
                 return
-            if grace > 0:
-                process.join(grace)
-            process.kill()
+            if grace <= 0 or _wait(process, grace) is None:
+                process.kill()
             process.join()
             process.close()
 
@@ -162,11 +165,22 @@ class WorkerProcess:
         process = self._process
         if process is None:
             return WorkerDiedError(-signal.SIGKILL, "It was stopped")
-        process.join(_EXIT_CODE_WAIT)
-        code = process.exitcode
+        code = _wait(process, _EXIT_CODE_WAIT)
         if not hint and code == -signal.SIGKILL and not self._stopped:
             hint = _KILLED_HINT
         return WorkerDiedError(code, hint)
+
+
+def _wait(process: BaseProcess, timeout: float) -> int | None:
+    """The exit code, once there is one, within ``timeout`` seconds.
+
+    ``join`` would trust a pipe that a handler may have closed, and then wait without end.
+    """
+    left = timeout
+    while (code := process.exitcode) is None and left > 0:
+        time.sleep(_EXIT_CODE_STEP)
+        left -= _EXIT_CODE_STEP
+    return code
 
 
 def _start_without_interrupts(process: BaseProcess) -> None:
