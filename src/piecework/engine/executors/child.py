@@ -118,8 +118,8 @@ def find_target(target: str) -> Any:
 def run_job(target: str, input: str, context: ChildContext) -> str:
     """Run the handler at ``target``.
 
-    A work type reads its input and writes its result itself. Anything else is called with the
-    fields of ``input`` as keywords.
+    A work type, or what has a method ``run_in_child(input, context)``, reads its input and writes
+    its result itself. Anything else is called with the fields of ``input`` as keywords.
 
     Args:
         target: ``module:qualname``.
@@ -136,6 +136,12 @@ def run_job(target: str, input: str, context: ChildContext) -> str:
     handler = find_target(target)
     if isinstance(handler, WorkType):
         return run_handler(handler, input, context)  # pyright: ignore[reportUnknownArgumentType] - of any handler
+    run_in_child = getattr(handler, "run_in_child", None)
+    if run_in_child is not None:
+        result = run_in_child(input, context)
+        if not isinstance(result, str):
+            raise InvalidWorkError(f"run_in_child of {target} returned no text")
+        return result
     result = handler(**json.loads(input))
     if inspect.isawaitable(result):
         result = asyncio.run(_await(result))
