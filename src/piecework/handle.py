@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic
-
-from typing_extensions import TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Sequence
@@ -13,8 +11,8 @@ if TYPE_CHECKING:
     from piecework.state import Progress, WorkState
     from piecework.system import WorkSystem
 
-R = TypeVar("R", default=Any)
-R_co = TypeVar("R_co", covariant=True, default=Any)
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
 class WorkHandle(Generic[R_co]):

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Self, overload
-
-from typing_extensions import TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from piecework.clock import Now, Seconds, as_clock, seconds
 from piecework.codec import Codec, default_codec
-from piecework.definitions import OnEvent, OnFailure, Work, WorkType
+from piecework.definitions import OnEvent, OnFailure, Work, WorkType, check_distinct
 from piecework.dependency import gate_type
 from piecework.doers import Doer, unlimited_doer
 from piecework.engine.core import Core
-from piecework.engine.engine import Engine
 from piecework.engine.hooks import Hooks, Phase
 from piecework.engine.ports import EnginePubSub, EngineQueue, EngineStore, PortCalls
 from piecework.engine.registry import Registry
 from piecework.engine.settings import Settings
-from piecework.engine.submit import check_distinct
 from piecework.errors import ConfigError, InvalidWorkError
 from piecework.gates import When, check_when
 from piecework.handle import WorkHandle, WorkHandles
@@ -33,6 +29,7 @@ if TYPE_CHECKING:
     import builtins
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 
+    from piecework.engine.engine import Engine
     from piecework.engine.schedule_run import ScheduleEntry
     from piecework.metrics import BackpressureContext
     from piecework.ports.pubsub import PubSub
@@ -151,6 +148,8 @@ class WorkSystem:
                 "this system runs on another event loop; make a second one with create_work "
                 "over the same ports"
             )
+        from piecework.engine.engine import Engine  # not needed by who only defines works
+
         engine = self._engine = Engine(self._core, self._fire)
         for name, (when, make) in self._schedules.items():
             engine.scheduler.add(name, when, make)
@@ -411,7 +410,7 @@ class WorkSystem:
             return
         if self._adopt:
             self._built(work, None)
-        fresh = Work(work.work_type, work.encoded, id=id, options=work.options)
+        fresh: Work[Any] = Work(work.work_type, work.encoded, id=id, options=work.options)
         await engine.submitter.send(
             engine.submitter.prepare(fresh, parse_options({"id": id}, work.type))
         )

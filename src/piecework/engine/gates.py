@@ -146,7 +146,7 @@ class GateKeeper:
         add = {**first[0].add, HOLD: 1}
         if root:
             add[OPENED] = 1
-        return [replace(first[0], add=add), *first[1:]]
+        return [first[0]._replace(add=add), *first[1:]]
 
     async def _write_pages(self, id: str, ids: Sequence[str]) -> None:
         """Put the ids of a gate's works beside it, so that no record grows with the width."""
@@ -296,7 +296,7 @@ class GateKeeper:
             run_at=None,
             end_at=core.clock.now_ms(),
         )
-        settled = read_item(replace(record, value=value))
+        settled = read_item(record._replace(value=value))
         assert settled is not None
         return await self._write(env.id, item.version, settled, drained=drained, root=env.group_id)
 

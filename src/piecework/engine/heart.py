@@ -63,23 +63,27 @@ class Heart:
         if active.env.track != "full" or active.traced:
             return
         self._fresh[active] = asyncio.get_running_loop().time() + self._core.settings.start_after
-        if self._timer is None or len(self._fresh) == 1:
+        due = self._fresh[active]
+        if self._timer is None or due < self._timer.when():
             self._set_timer()
 
-    async def end_writes(self, active: Active) -> None:
-        """Write nothing more to the record of a work, and wait for what is under way."""
+    def end_writes(self, active: Active) -> asyncio.Future[None] | None:
+        """Write nothing more to the record of a work; give what is under way, to wait for."""
         self._fresh.pop(active, None)
         active.settling = True
-        if active.writing is not None:
-            await asyncio.wait([active.writing])
+        return active.writing
 
     async def leave(self, active: Active) -> None:
         """End the beats of a work; none is under way when this returns."""
-        self._fresh.pop(active, None)
-        self._beating.pop(active, None)
-        beat = self._waiting.get(active)
+        beat = self.end_beats(active)
         if beat is not None:
             await asyncio.wait([beat])
+
+    def end_beats(self, active: Active) -> asyncio.Task[None] | None:
+        """Start no more beats of a work; give the one that is under way, to wait for."""
+        self._fresh.pop(active, None)
+        self._beating.pop(active, None)
+        return self._waiting.get(active) if self._waiting else None
 
     async def close(self) -> None:
         """End all beats."""

@@ -66,16 +66,8 @@ class Call:
 
     async def __call__(self, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Make the call."""
-        if self._policy is None:
-            return await self._measured(fn, args)
-        return await retry_call(
-            lambda: self._measured(fn, args),
-            options=self._policy,
-            on=lambda error: not isinstance(error, _FINAL),
-            random=self._random,
-        )
-
-    async def _measured(self, fn: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
+        if self._policy is not None:
+            return await self._repeated(self._policy, fn, args)
         began = time.perf_counter()
         try:
             answer = await fn(*args)
@@ -87,6 +79,17 @@ class Call:
             raise
         self._series.done(time.perf_counter() - began)
         return answer
+
+    async def _repeated(
+        self, policy: Retry, fn: Callable[..., Awaitable[T]], args: tuple[Any, ...]
+    ) -> T:
+        once = Call(self._series, None, self._random)
+        return await retry_call(
+            lambda: once(fn, *args),
+            options=policy,
+            on=lambda error: not isinstance(error, _FINAL),
+            random=self._random,
+        )
 
 
 class EngineQueue(Queue):

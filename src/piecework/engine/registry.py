@@ -96,11 +96,14 @@ class Registry:
         self._types: dict[str, WorkType[..., Any]] = {}
         self._entries: dict[str, Entry] = {}
         self._foreign: dict[str, Entry] = {}
+        #: Whether any registered type listens to the events of its works.
+        self.listened = False
 
     def register(self, work_types: Iterable[WorkType[..., Any]]) -> None:
         """Add types; one of a known name takes its place."""
         for work_type in work_types:
             self._types[work_type.type] = work_type
+            self.listened = self.listened or work_type.options.get("on_event") is not None
             self._entries.pop(work_type.type, None)
 
     def get(self, name: str) -> Entry | None:

@@ -107,7 +107,7 @@ class Runner:
         await self.give_back(active, self._core.settings.put_back)
 
     async def _attempt(self, active: Active) -> None:
-        if not await self._ready(active):
+        if self._needs_look(active) and not await self._ready(active):
             return
         env = active.env
         core = self._core
@@ -269,6 +269,15 @@ class Runner:
 
     # ---- before the handler --------------------------------------------------------------------
 
+    def _needs_look(self, active: Active) -> bool:
+        """Whether anything but a first delivery of a plain work is before us."""
+        return (
+            active.repeated
+            or active.env.deadline is not None
+            or active.env.track != "full"
+            or self._core.settings.start_after <= 0
+        )
+
     async def _ready(self, active: Active) -> bool:
         """Whether the handler may run; else the work was dealt with."""
         env = active.env
@@ -376,7 +385,8 @@ class Runner:
 
     async def _stopped(self, active: Active) -> None:
         """Give a work back that the drain has cut short; that spends no attempt."""
-        await self._heart.end_writes(active)
+        if (writing := self._heart.end_writes(active)) is not None:
+            await asyncio.wait([writing])
         if active.traced or active.lease is None:
             try:
                 new = active.env._replace(version=active.env.version + 1)
@@ -480,7 +490,8 @@ class Runner:
 
     async def _put_off(self, active: Active, new: Envelope) -> bool:
         """Write the work as pending, push it, then let go of the old message."""
-        await self._heart.end_writes(active)
+        if (writing := self._heart.end_writes(active)) is not None:
+            await asyncio.wait([writing])
         old = active.env
         new = new._replace(version=old.version + 1 if old.track == "full" else 0, recheck=False)
         body = encode(new)
@@ -501,7 +512,8 @@ class Runner:
 
     async def settle(self, active: Active, outcome: Outcome, value: Any = None) -> bool:
         """Write the terminal state, do what follows, and let go of the message, in this order."""
-        await self._heart.end_writes(active)
+        if (writing := self._heart.end_writes(active)) is not None:
+            await asyncio.wait([writing])
         core = self._core
         env = active.env
         if env.track == "none":
@@ -529,7 +541,9 @@ class Runner:
             return False
         if settled is None:
             return False
-        await self._follow.settled(active.env, settled, outcome, again=active.repeated)
+        quiet = not active.repeated and self._follow.nothing_follows(env, settled, outcome)
+        if not quiet:
+            await self._follow.settled(active.env, settled, outcome, again=active.repeated)
         await self.finish_message(active, outcome.error, dead=outcome.status == "dead")
         self._tell(active, outcome, value)
         return True
@@ -631,7 +645,8 @@ class Runner:
 
         If that fails, the next delivery finds the work terminal and does it again.
         """
-        await self._heart.leave(active)
+        if (beat := self._heart.end_beats(active)) is not None:
+            await asyncio.wait([beat])
         try:
             if dead:
                 await self.bury(active, error or "dead")
