@@ -124,6 +124,7 @@ class WorkSystem:
             worker_id=random_id(),
             dead_letters=None if dlq is None else self._wrap_queue(dlq),
             wrap_queue=self._wrap_queue,
+            queues=self._queues,
         )
 
     def _calls(self, port: str) -> PortCalls:

@@ -183,9 +183,12 @@ class Engine:
         if not self.waiters.count:
             await self.waiters.close()
         opened, self._opened = self._opened, set()
-        for port in (self.core.store, self.core.pubsub, *self._queues()):
+        for port in (self.core.store, self.core.pubsub):
             if port in opened:
                 await port.close()
+        for queue in list(self.core.queues.values()):
+            if queue.is_open:
+                await queue.close()
 
     # ---- capacity ------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -93,10 +94,16 @@ class Call:
 
 
 class EngineQueue(Queue):
-    """A queue with metrics and repeats; ``push`` and ``ack`` are repeated, the rest is not."""
+    """A queue with metrics and repeats; ``push`` and ``ack`` are repeated, the rest is not.
+
+    One that the engine did not know when it opened its ports, such as that of a type registered
+    later, is opened at its first use.
+    """
 
     def __init__(self, inner: Queue, calls: PortCalls) -> None:
         self.inner = inner
+        self.is_open = False
+        self._opening: asyncio.Lock | None = None
         self._capabilities = inner.capabilities
         self._push = calls.repeated("push")
         self._pop = calls.once("pop")
@@ -118,17 +125,32 @@ class EngineQueue(Queue):
     async def open(self) -> None:
         """Connect and check."""
         await self.inner.open()
+        self.is_open = True
+
+    async def _open_late(self) -> None:
+        lock = self._opening = self._opening or asyncio.Lock()
+        try:
+            async with lock:
+                if not self.is_open:
+                    await self.open()
+        finally:
+            self._opening = None
 
     async def close(self) -> None:
         """Release connections."""
+        self.is_open = False
         await self.inner.close()
 
     async def push(self, messages: Sequence[Message]) -> None:
         """Add messages."""
+        if not self.is_open:
+            await self._open_late()
         await self._push(self.inner.push, messages)
 
     async def pop(self, max: int, visibility: float, wait: float) -> list[Lease]:
         """Lease messages."""
+        if not self.is_open:
+            await self._open_late()
         return await self._pop(self.inner.pop, max, visibility, wait)
 
     async def extend(self, leases: Sequence[Lease], visibility: float) -> list[Lease]:
