@@ -113,13 +113,15 @@ class FollowUps:
             if root is not None:
                 await self.group_may_end(root)
         elif counter.count(OPEN) == 0:
-            await self.group_may_end(counter)
+            await self.group_may_end(counter, repeat=repeat)
 
     # ---- groups --------------------------------------------------------------------------------
 
-    async def group_may_end(self, root: Record) -> None:
+    async def group_may_end(self, root: Record, *, repeat: bool = False) -> None:
         """End the group if nothing of it is open; only one caller in the fleet gets to."""
-        if root.count(OPEN) != 0 or not await self._core.ledger.claim_group_end(root):
+        if root.count(OPEN) != 0:
+            return
+        if not await self._core.ledger.claim_group_end(root, repeat=repeat):
             return
         group_id = self._core.ledger.id_of(root.key)
         if root.count(GROUP_WAITERS) > 0:

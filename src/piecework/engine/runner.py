@@ -541,11 +541,11 @@ class Runner:
             return False
         if settled is None:
             return False
+        self._tell(active, outcome, value)
         quiet = not active.repeated and self._follow.nothing_follows(env, settled, outcome)
         if not quiet:
             await self._follow.settled(active.env, settled, outcome, again=active.repeated)
         await self.finish_message(active, outcome.error, dead=outcome.status == "dead")
-        self._tell(active, outcome, value)
         return True
 
     def _tell(self, active: Active, outcome: Outcome, value: Any) -> None:
