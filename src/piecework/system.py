@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from piecework.engine.engine import Engine
     from piecework.engine.schedule_run import ScheduleEntry
     from piecework.metrics import BackpressureContext
+    from piecework.options import Track
     from piecework.ports.pubsub import PubSub
     from piecework.ports.queue import Lease, Queue
     from piecework.ports.store import Store
@@ -257,7 +258,8 @@ class WorkSystem:
         return work
 
     def _handle(self, work: Work[Any], id: str, group_id: str) -> WorkHandle[Any]:
-        return WorkHandle(self, id, group_id, work.work_type.binding.load_result)
+        load = work.work_type.binding.load_result
+        return WorkHandle(self, id, group_id, load, self._registry.of(work.work_type).track)
 
     async def enqueue_many(
         self,
@@ -330,17 +332,34 @@ class WorkSystem:
     # ---- waiting -------------------------------------------------------------------------------
 
     async def wait_result(
-        self, id: str, load: Callable[[str], Any] | None, timeout: Seconds | None
+        self,
+        id: str,
+        load: Callable[[str], Any] | None,
+        timeout: Seconds | None,
+        track: Track = "full",
     ) -> Any:
         """Wait for a result; see ``WorkHandle.result``."""
+        self._check_tracked(id, track)
         engine = await self._opened()
         limit = None if timeout is None else seconds(timeout)
-        return await engine.results.result(id, load, limit)
+        return await engine.results.result(id, load, limit, recorded=track == "full")
 
-    async def wait_group(self, group_id: str, timeout: Seconds | None) -> Any:
+    async def wait_group(
+        self, group_id: str, timeout: Seconds | None, track: Track = "full"
+    ) -> Any:
         """Wait for a group; see ``WorkHandle.group``."""
+        self._check_tracked(group_id, track)
         engine = await self._opened()
-        return await engine.results.group(group_id, None if timeout is None else seconds(timeout))
+        limit = None if timeout is None else seconds(timeout)
+        return await engine.results.group(group_id, limit, recorded=track == "full")
+
+    @staticmethod
+    def _check_tracked(id: str, track: Track) -> None:
+        if track == "none":
+            raise ConfigError(
+                f"work {id} cannot be waited for: its type has track='none', which keeps no "
+                f"record; use track='result' or 'full'"
+            )
 
     async def _opened(self) -> Engine:
         engine = self._here()

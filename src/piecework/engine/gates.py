@@ -191,6 +191,10 @@ class GateKeeper:
     #: Set by the engine: ends a group whose last open work was a gate that no settle closed.
     group_ended: Callable[[Record], Awaitable[None]] | None = None
 
+    async def settle_if_due(self, id: str, record: Record) -> None:
+        """Bring a gate on whose last work could not, because its worker died on the way."""
+        await self._after(id, await self.follow(id, record, repeat=True))
+
     # ---- decide --------------------------------------------------------------------------------
 
     async def follow(self, id: str, record: Record, *, repeat: bool = False) -> Record | None:
