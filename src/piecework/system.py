@@ -158,11 +158,14 @@ class WorkSystem:
         return engine
 
     async def _ready(self) -> Engine:
-        """The engine with its ports open, started if ``auto_start`` says so."""
+        """The engine with its ports open, started if ``auto_start`` says so.
+
+        Once it was stopped, only ``start`` starts it again.
+        """
         engine = self._here()
         if engine.started:
             return engine
-        if self._auto_start:
+        if self._auto_start and not engine.stopped:
             await engine.start()
         else:
             await engine.open()
@@ -611,7 +614,7 @@ def create_work(
         unhandled_work_group: Called with a group that ended while nobody waited for it.
         metrics: Where the series are; a fresh ``create_metrics()`` without it.
         auto_start: Start the worker at the first enqueue; ``None`` does so where the queue lives
-            in this process.
+            in this process. After ``stop`` only ``start`` starts it again.
         result_ttl: Seconds that the record of a terminal work is kept.
         now: A ``Clock``, or a function that gives the time, for stamps.
         random: Gives numbers from 0 to 1, for jitter.

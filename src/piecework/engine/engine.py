@@ -81,6 +81,7 @@ class Engine:
         self._opened: set[object] = set()
         self._opened_at = -1
         self.started = False
+        self.stopped = False
 
     def _run_here(self, prepared: Prepared) -> None:
         self.intake.run_here(prepared)
@@ -117,6 +118,7 @@ class Engine:
         if self.started:
             return
         self.started = True
+        self.stopped = False
         try:
             await self.open()
         except BaseException:
@@ -153,6 +155,7 @@ class Engine:
         loop = self.loop
         until = loop.time() + drain
         self.started = False
+        self.stopped = True
         await self.scheduler.stop()
         pollers, self._pollers = list(self._pollers.values()), {}
         for unsubscribe in self._unsubscribe:

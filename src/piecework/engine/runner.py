@@ -249,8 +249,29 @@ class Runner:
                 await self._push(active, active.env)
             except Exception as error:  # noqa: BLE001 - reconcile() finds it
                 self._core.hooks.report(error, "queue", f"pushing work {active.env.id} failed")
-        await self.give_back(active, delay)
+        if self._looks_deadly(active):
+            await self._push_back(active, delay)
+        else:
+            await self.give_back(active, delay)
         self._end(active)
+
+    @staticmethod
+    def _looks_deadly(active: Active) -> bool:
+        """Whether its deliveries are all that tells of crashes: then put-backs must not add up."""
+        lease = active.lease
+        if lease is None or lease.deliveries <= 1 or active.queue.capabilities.ordered:
+            return False
+        return active.env.track != "full"
+
+    async def _push_back(self, active: Active, delay: float) -> None:
+        """Put a message back as a new one, whose deliveries count from 1."""
+        pause = min(delay, active.queue.capabilities.max_delay)
+        try:
+            await active.queue.push([Message(active.body, pause, active.env.group)])
+            await self._ack(active)
+        except Exception as error:  # noqa: BLE001 - its lease ends by itself
+            self._core.hooks.report(error, "queue", f"putting work {active.env.id} back failed")
+            await self._heart.leave(active)
 
     async def give_up(self, active: Active, text: str, error_type: str) -> None:
         """Settle a work as dead that cannot run here."""
