@@ -16,6 +16,7 @@ from piecework.engine.decide import (
     PutOff,
     Standing,
     TakeOver,
+    check_fate,
     decide_failure,
     die,
     stand,
@@ -471,7 +472,8 @@ class Runner:
 
         def classify(error: BaseException) -> Fate:
             try:
-                return hook(error, self.info(active))
+                fate = hook(error, self.info(active))
+                return check_fate(fate, self._core.clock.now_ms())
             except Exception as broken:  # noqa: BLE001 - fall back to a counted retry
                 self._core.hooks.report(broken, "commit", "on_failure raised")
                 return None
