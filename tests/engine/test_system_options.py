@@ -68,7 +68,9 @@ async def test_visibility_is_asked_of_every_pop(make, queue):  # S12
     assert {args[1] for args in queue.plan.arguments("pop")} == {44}
 
 
-async def test_the_lease_of_a_dead_worker_lapses_after_visibility(make, queue, virtual_clock):  # S12
+async def test_the_lease_of_a_dead_worker_lapses_after_visibility(
+    make, queue, virtual_clock
+):  # S12
     work = make(add, auto_start=False)
     handle = await work.enqueue(add(1, 2))
     assert await queue.inner.pop(1, 44, 0)  # a worker that dies
@@ -186,7 +188,9 @@ async def test_a_work_fails_three_times_by_default(make, virtual_clock):  # S17
     assert passed == pytest.approx(1 + 2, abs=0.01)  # base 1 s, factor 2
 
 
-async def test_port_retry_hides_a_store_and_a_queue_that_fail_twice(make, store, queue, errors):  # S18
+async def test_port_retry_hides_a_store_and_a_queue_that_fail_twice(
+    make, store, queue, errors
+):  # S18
     work = make(add, port_retry=Retry(attempts=3, base=0.01), on_error=errors)
     store.plan.fail("write", 2, where=starting("pending"))
     queue.plan.fail("push", 2)
@@ -405,7 +409,9 @@ async def test_refusals_never_kill_a_work_however_it_is_tracked(make, virtual_cl
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_nothing_is_pulled_while_backpressure_says_so(make, queue, virtual_clock, is_async):  # S24
+async def test_nothing_is_pulled_while_backpressure_says_so(
+    make, queue, virtual_clock, is_async
+):  # S24
     asked = []
     answers = [3, 2.5, None]
 
@@ -523,7 +529,9 @@ async def test_auto_start_false_pops_nothing_until_start(make, queue, virtual_cl
     assert await handle.result() == 3
 
 
-async def test_auto_start_none_starts_at_the_first_enqueue_of_a_queue_in_process(make, queue):  # S29
+async def test_auto_start_none_starts_at_the_first_enqueue_of_a_queue_in_process(
+    make, queue
+):  # S29
     work = make(add, auto_start=None)
     assert queue.plan.calls == []
     assert await work.run(add(1, 2)) == 3
@@ -549,7 +557,9 @@ def _elsewhere() -> Any:
     return Capabilities(in_process=False)
 
 
-async def test_a_stopped_system_stays_stopped_until_it_is_started(make, queue, virtual_clock):  # S29
+async def test_a_stopped_system_stays_stopped_until_it_is_started(
+    make, queue, virtual_clock
+):  # S29
     work = make(add)
     assert await work.run(add(1, 2)) == 3
     await work.stop()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from piecework.engine.active import Active
 from piecework.engine.batcher import Batcher, WorkTask
 from piecework.engine.hooks import resolve
+from piecework.engine.poller import Handed
 from piecework.envelope import NewerEnvelopeError, decode, encode
 from piecework.errors import InvalidWorkError
 from piecework.ports.queue import Message
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from piecework.engine.core import Core
     from piecework.engine.heart import Heart
+    from piecework.engine.poller import HasRoom
     from piecework.engine.ports import EngineQueue
     from piecework.engine.registry import Entry
     from piecework.engine.runner import Runner
@@ -104,14 +106,20 @@ class Intake:
         """The batchers that exist."""
         return list(self._batchers.values())
 
-    async def hand(self, queue: EngineQueue, leases: Sequence[Lease]) -> int:
-        """Sort what was received; return how many works were taken."""
+    async def hand(self, queue: EngineQueue, leases: Sequence[Lease]) -> Handed:
+        """Sort what was received; tell how many works were taken, and who had no room for one."""
         taken = 0
+        full: set[HasRoom] = set()
         for lease in leases:
             active = self._plain_work(queue, lease) or await self._sort(queue, lease)
-            if active is not None and self._give(active):
+            if active is None:
+                continue
+            refused = self._give(active)
+            if refused is None:
                 taken += 1
-        return taken
+            else:
+                full.add(refused)
+        return Handed(taken, full)
 
     async def process(self, queue: EngineQueue, leases: Sequence[Lease]) -> None:
         """Run leases to the end: each is settled, put off or given back when this returns."""
@@ -187,19 +195,22 @@ class Intake:
                 if task.cancelling() == 0:
                     task.cancel()
 
-    def _give(self, active: Active, *, always: bool = False) -> bool:
-        """Hand a work to its batcher or doer; put it back where there is no room."""
+    def _give(self, active: Active, *, always: bool = False) -> HasRoom | None:
+        """Hand a work to its batcher or doer; put it back if that has no room, and return that."""
         entry = active.entry
         if entry.work_type.batch is not None:
             batcher = self.batcher(entry)
             if always or batcher.available > 0:
                 batcher.add(active)
-                return True
+                return None
+            full: HasRoom = batcher
         elif always or entry.doer.available > 0:
             self._to_doer(active)
-            return True
+            return None
+        else:
+            full = entry.doer
         self._put_back(active)
-        return False
+        return full
 
     def _to_doer(self, active: Active) -> None:
         env = active.env
@@ -217,7 +228,8 @@ class Intake:
         )
 
     def _put_back(self, active: Active) -> None:
-        task = asyncio.get_running_loop().create_task(self.return_unstarted(active, None))
+        # At once: another worker may have room, and here the poller waits until there is some.
+        task = asyncio.get_running_loop().create_task(self.return_unstarted(active))
         self._putting_back.add(task)
         task.add_done_callback(self._putting_back.discard)
 
