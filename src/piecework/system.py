@@ -256,8 +256,10 @@ class WorkSystem:
             self.register(work.work_type)
         return work
 
-    def _handle(self, work: Work[Any], id: str, group_id: str) -> WorkHandle[Any]:
-        return WorkHandle(self, id, group_id, work.work_type.binding.load_result)
+    def _handle(
+        self, work: Work[Any], id: str, group_id: str, after: str | None = None
+    ) -> WorkHandle[Any]:
+        return WorkHandle(self, id, group_id, work.work_type.binding.load_result, after)
 
     async def enqueue_many(
         self,
@@ -302,7 +304,7 @@ class WorkSystem:
         group_id = gate.env.group_id
         ids = zip(built, gate.ids, strict=True)
         handles.extend(self._handle(one, id, group_id) for one, id in ids)
-        handles.then = [self._handle(one, one.id, group_id) for one in after]
+        handles.then = [self._handle(one, one.id, group_id, gate.env.id) for one in after]
         handles.gate = WorkHandle(self, gate.env.id, group_id)
         return handles
 
@@ -330,12 +332,17 @@ class WorkSystem:
     # ---- waiting -------------------------------------------------------------------------------
 
     async def wait_result(
-        self, id: str, load: Callable[[str], Any] | None, timeout: Seconds | None
+        self,
+        id: str,
+        load: Callable[[str], Any] | None,
+        timeout: Seconds | None,
+        *,
+        after: str | None = None,
     ) -> Any:
         """Wait for a result; see ``WorkHandle.result``."""
         engine = await self._opened()
         limit = None if timeout is None else seconds(timeout)
-        return await engine.results.result(id, load, limit)
+        return await engine.results.result(id, load, limit, after=after)
 
     async def wait_group(self, group_id: str, timeout: Seconds | None) -> Any:
         """Wait for a group; see ``WorkHandle.group``."""
@@ -347,9 +354,11 @@ class WorkSystem:
         await engine.open()
         return engine
 
-    async def watch_progress(self, id: str) -> AsyncIterator[Progress]:
+    async def watch_progress(self, id: str, *, after: str | None = None) -> AsyncIterator[Progress]:
         """The progress of a work until it has ended; see ``WorkHandle.progress``."""
         engine = await self._opened()
+        if after is not None:
+            await engine.results.ended(after)
         async for progress in engine.results.progress(id):
             yield progress
 

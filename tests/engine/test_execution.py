@@ -288,9 +288,7 @@ async def test_a_result_that_cannot_be_kept_kills_the_work_at_once_with_a_clear_
     assert calls == [1]
 
 
-async def test_a_result_of_the_wrong_type_kills_the_work_and_names_its_type(
-    virtual_clock, backend
-):
+async def test_a_result_of_the_wrong_type_kills_the_work_and_names_its_type(virtual_clock, backend):
     @define_work
     async def wrong() -> int:
         return "seven"  # type: ignore[return-value]

@@ -468,9 +468,7 @@ async def test_on_failure_retry_or_nothing_is_a_counted_retry(virtual_clock, bac
         "abrot",
     ],
 )
-async def test_a_broken_classifier_is_reported_and_the_default_used(
-    virtual_clock, backend, answer
-):
+async def test_a_broken_classifier_is_reported_and_the_default_used(virtual_clock, backend, answer):
     # S81
     errors, attempts = [], []
 
@@ -686,9 +684,7 @@ async def test_children_of_children_hold_the_group_open(virtual_clock, backend):
         assert all(parents[state.parent_id] == handle.id for state in leaves)
 
 
-async def test_a_group_with_a_failing_child_settles_after_its_last_attempt(
-    virtual_clock, backend
-):
+async def test_a_group_with_a_failing_child_settles_after_its_last_attempt(virtual_clock, backend):
     @define_work(retry=Retry(attempts=3, base=100, factor=1, max=100, jitter=0))
     async def failing():
         raise ValueError("boom")
@@ -739,5 +735,3 @@ async def test_a_store_that_is_away_for_a_minute_holds_up_works_and_loses_none(v
         store.away = False
         assert await asyncio.wait_for(handles.results(), 300) == list(range(20))
     assert sorted(calls) == list(range(20))
-
-

@@ -83,9 +83,20 @@ class Results:
     # ---- one work ------------------------------------------------------------------------------
 
     async def result(
-        self, id: str, load: Callable[[str], Any] | None, timeout: float | None
+        self,
+        id: str,
+        load: Callable[[str], Any] | None,
+        timeout: float | None,
+        *,
+        after: str | None = None,
     ) -> Any:
         """Wait for a work's result.
+
+        Args:
+            id: The work.
+            load: Reads the stored result.
+            timeout: Seconds to wait at most.
+            after: The gate that starts the work: before it has ended there is no record of it.
 
         Raises:
             WorkFailedError, WorkCancelledError, WorkExpiredError: It ended otherwise.
@@ -93,17 +104,23 @@ class Results:
             TimeoutError: It took longer than ``timeout`` seconds.
         """
         async with asyncio.timeout(timeout):
-            record = await self._waiters.wait(
-                "done",
-                id,
-                first=lambda: self._core.ledger.wait_mark(id, WAITERS),
-                again=lambda: self._read_one(id),
-                ready=_is_over,
-            )
+            if after is not None:
+                await self.ended(after)
+            record = await self.ended(id)
         item = read_item(record)
         if item is None:
             raise ResultGoneError(id)
         return self._open(id, item, load)
+
+    async def ended(self, id: str) -> Record:
+        """Wait until a work is terminal, or its record gone."""
+        return await self._waiters.wait(
+            "done",
+            id,
+            first=lambda: self._core.ledger.wait_mark(id, WAITERS),
+            again=lambda: self._read_one(id),
+            ready=_is_over,
+        )
 
     def _open(self, id: str, item: Item, load: Callable[[str], Any] | None) -> Any:
         header = item.header
