@@ -25,6 +25,7 @@ from piecework.hints import (
     awaited,
     is_open,
     item_of,
+    kept_of,
     local_names,
     resolve_hints,
     signature_of,
@@ -368,7 +369,7 @@ class Binding:
             )
             result = awaited(hints[RESULT])
             if self._batch:
-                result = item_of(result)
+                result = kept_of(item_of(result))
             self._plan_ = _Plan(found, tuple(found.open_fields), result)
             self._locals = {}
         return self._plan_

@@ -152,6 +152,18 @@ def item_of(annotation: Any) -> Any:
     return arguments[0] if arguments else Any
 
 
+def kept_of(annotation: Any) -> Any:
+    """What is kept of ``R | Exception``, an output of a batch: an exception is no result."""
+    if get_origin(annotation) not in _UNIONS:
+        return annotation
+    kept = [
+        one
+        for one in get_args(annotation)
+        if not (inspect.isclass(one) and issubclass(one, BaseException))
+    ]
+    return Union[tuple(kept)] if kept else Any  # noqa: UP007 - made of a tuple
+
+
 def _function(fn: Any) -> Any:
     """The function that holds the annotations of a callable."""
     while isinstance(fn, partial):
