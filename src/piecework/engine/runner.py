@@ -529,9 +529,9 @@ class Runner:
             return False
         if settled is None:
             return False
+        self._tell(active, outcome, value)  # before what follows, so before "group-done"
         await self._follow.settled(active.env, settled, outcome, again=active.repeated)
         await self.finish_message(active, outcome.error, dead=outcome.status == "dead")
-        self._tell(active, outcome, value)
         return True
 
     def _tell(self, active: Active, outcome: Outcome, value: Any) -> None:
