@@ -409,7 +409,7 @@ class WorkSystem:
             work: The work, enqueued anew each time, or a function (plain or async) that returns
                 the work of an occurrence, or ``None`` where it did what is needed itself.
             cron: Five fields; see ``parse_cron``.
-            every: Seconds between two occurrences, counted from 1970.
+            every: Seconds between two occurrences, 1 or more, counted from 1970.
             next: A function of the last occurrence that gives the next one, or ``None`` to end.
             tz: The time zone of ``cron``.
             catch_up: What happens to occurrences that nobody was there for: ``"one"`` fires the

@@ -151,8 +151,18 @@ class Results:
         return f"{self._core.settings.prefix}group:{group_id}"
 
     async def set_group(self, group_id: str, value: Any) -> None:
-        """Write the result of a group; the last one wins."""
-        text = self._core.codec.encode(value)
+        """Write the result of a group; the last one wins.
+
+        Raises:
+            InvalidWorkError: The codec cannot keep it.
+        """
+        try:
+            text = self._core.codec.encode(value)
+        except InvalidWorkError as error:
+            raise InvalidWorkError(
+                f"the result of the group cannot be kept: {error.problem}",
+                fix="Give ctx.set_result plain data, such as model.model_dump().",
+            ) from error
         await self._core.store.set(self._group_key(group_id), text, _GROUP_TTL)
 
     async def group_value(self, group_id: str) -> Any:
