@@ -82,7 +82,7 @@ async def test_handlers_of_both_kinds_run_and_every_end_comes_back(pool):  # B27
     with pytest.raises(HandlerError) as caught:
         await run(pool, "fail_awkwardly")
     assert caught.value.error_type == "AwkwardError"
-    assert caught.value.text == "<its __str__ raised ValueError>"
+    assert caught.value.text == "<no text: __str__ raised ValueError>"
     with pytest.raises(HandlerError) as caught:
         await run(pool, "quit_python")
     assert (caught.value.error_type, str(caught.value)) == ("SystemExit", "3")
