@@ -25,7 +25,6 @@ from piecework.hints import (
     awaited,
     is_open,
     item_of,
-    without_errors,
     local_names,
     resolve_hints,
     signature_of,
