@@ -415,6 +415,8 @@ class DefineBatch(Protocol):
     def __call__(self, fn: Callable[[list[T]], Awaitable[None]], /) -> WorkType[[T], None]: ...
     @overload
     def __call__(self, fn: Callable[[list[T]], Sequence[R | Exception]], /) -> WorkType[[T], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[list[T]], None], /) -> WorkType[[T], None]: ...
 
 
 @overload
@@ -463,7 +465,8 @@ def define_batch_work(
     """Make a handler of many inputs a work type whose works are queued one by one.
 
     The handler takes a list of inputs and returns a list with one output per input, in the same
-    order. An output that is an exception fails that work alone.
+    order; one that returns ``None`` gives each of them ``None``. An output that is an exception
+    fails that work alone: annotate ``list[R | Exception]``.
 
     Args:
         name: The name of the type.

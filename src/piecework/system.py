@@ -247,7 +247,7 @@ class WorkSystem:
         engine = await self._ready()
         prepared = engine.submitter.prepare(built, parse_options(options, built.type))
         env = await engine.submitter.send(prepared)
-        return self._handle(built, env.id, env.group_id)
+        return self._handle(built, env.id, env.group_id, env.track)
 
     def _built(self, work: Work[Any] | str, input: Mapping[str, Any] | None) -> Work[Any]:
         if isinstance(work, str):
@@ -260,9 +260,15 @@ class WorkSystem:
             self.register(work.work_type)
         return work
 
-    def _handle(self, work: Work[Any], id: str, group_id: str) -> WorkHandle[Any]:
-        load = work.work_type.binding.load_result
-        return WorkHandle(self, id, group_id, load, self._registry.of(work.work_type).track)
+    def _handle(
+        self,
+        work: Work[Any],
+        id: str,
+        group_id: str,
+        track: Track = "full",
+        after: str | None = None,
+    ) -> WorkHandle[Any]:
+        return WorkHandle(self, id, group_id, work.work_type.binding.load_result, track, after)
 
     async def enqueue_many(
         self,
@@ -298,7 +304,7 @@ class WorkSystem:
             prepared = [engine.submitter.prepare(one, given) for one in built]
             envs = await engine.submitter.send_roots(prepared)
             handles.extend(
-                self._handle(one, env.id, env.group_id)
+                self._handle(one, env.id, env.group_id, env.track)
                 for one, env in zip(built, envs, strict=True)
             )
             return handles
@@ -307,7 +313,7 @@ class WorkSystem:
         group_id = gate.env.group_id
         ids = zip(built, gate.ids, strict=True)
         handles.extend(self._handle(one, id, group_id) for one, id in ids)
-        handles.then = [self._handle(one, one.id, group_id) for one in after]
+        handles.then = [self._handle(one, one.id, group_id, after=gate.env.id) for one in after]
         handles.gate = WorkHandle(self, gate.env.id, group_id)
         return handles
 
@@ -340,12 +346,15 @@ class WorkSystem:
         load: Callable[[str], Any] | None,
         timeout: Seconds | None,
         track: Track = "full",
+        *,
+        after: str | None = None,
     ) -> Any:
         """Wait for a result; see ``WorkHandle.result``."""
         self._check_tracked(id, track)
         engine = await self._opened()
         limit = None if timeout is None else seconds(timeout)
-        return await engine.results.result(id, load, limit, recorded=track == "full")
+        recorded = track == "full"
+        return await engine.results.result(id, load, limit, recorded=recorded, after=after)
 
     async def wait_group(
         self, group_id: str, timeout: Seconds | None, track: Track = "full"
@@ -369,9 +378,11 @@ class WorkSystem:
         await engine.open()
         return engine
 
-    async def watch_progress(self, id: str) -> AsyncIterator[Progress]:
+    async def watch_progress(self, id: str, *, after: str | None = None) -> AsyncIterator[Progress]:
         """The progress of a work until it has ended; see ``WorkHandle.progress``."""
         engine = await self._opened()
+        if after is not None:
+            await engine.results.ended(after)
         async for progress in engine.results.progress(id):
             yield progress
 
@@ -398,7 +409,7 @@ class WorkSystem:
             work: The work, enqueued anew each time, or a function (plain or async) that returns
                 the work of an occurrence, or ``None`` where it did what is needed itself.
             cron: Five fields; see ``parse_cron``.
-            every: Seconds between two occurrences, counted from 1970.
+            every: Seconds between two occurrences, 1 or more, counted from 1970.
             next: A function of the last occurrence that gives the next one, or ``None`` to end.
             tz: The time zone of ``cron``.
             catch_up: What happens to occurrences that nobody was there for: ``"one"`` fires the
