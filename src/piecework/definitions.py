@@ -53,14 +53,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Returned by ``on_failure``: try again in so many seconds without spending an attempt."""
+    """Returned by ``on_failure``: try again in so many seconds without spending an attempt.
+
+    Example:
+        >>> def on_failure(error, info):
+        ...     return Delay(30) if isinstance(error, RateLimited) else None
+    """
 
     seconds: Seconds
 
 
 @dataclass(frozen=True, slots=True)
 class RunAt:
-    """Returned by ``on_failure``: try again at this time without spending an attempt."""
+    """Returned by ``on_failure``: try again at this time without spending an attempt.
+
+    Example:
+        >>> def on_failure(error, info):
+        ...     return RunAt(error.resets_at) if isinstance(error, RateLimited) else None
+    """
 
     at: datetime
 
@@ -174,6 +184,11 @@ class WorkType(Generic[P, R_co]):
         fn: The plain function, to call it directly (in a test, say).
         options: The options of the type.
         batch: How works are collected, for a batch type.
+
+    Example:
+        >>> add = define_work("add", lambda a, b: a + b)
+        >>> add(1, b=2).type, add.fn(1, 2)
+        ('add', 3)
     """
 
     def __init__(

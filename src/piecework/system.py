@@ -58,6 +58,11 @@ class WorkSystem:
         store: Records.
         metrics: The series; ``format_prometheus`` shows them.
         settings: The numbers.
+
+    Example:
+        >>> work = create_work(work=[add])
+        >>> async with work:
+        ...     handle = await work.enqueue(add(1, 2))
     """
 
     def __init__(
