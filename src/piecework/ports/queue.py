@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Message(NamedTuple):
-    """What is pushed.
+    """What is pushed onto a queue.
 
     Attributes:
         body: The text. Every Unicode text arrives as it was sent.
