@@ -122,6 +122,7 @@ class Engine:
             if self.started:
                 return
             await self.open()
+            self.waiters.resume()
             if self.core.queue.capabilities.in_process:
                 await self.waiters.subscribe()
             self.started = True
@@ -189,8 +190,7 @@ class Engine:
         await self.follow.close()
         await self.invoker.close()
         self.watchdog.close()
-        if not self.waiters.count:
-            await self.waiters.close()
+        await self.waiters.retire()
         opened, self._opened = self._opened, set()
         self._opened_at = -1
         for port in (self.core.store, self.core.pubsub):
