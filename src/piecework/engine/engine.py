@@ -125,6 +125,7 @@ class Engine:
             self.waiters.resume()
             if self.core.queue.capabilities.in_process:
                 await self.waiters.subscribe()
+                self.runner.listening_since = self.core.clock.now_ms()
             self.started = True
             self.stopped = self.intake.stopping = False
             self.refresh()
