@@ -156,9 +156,9 @@ async def test_junk_on_the_channel_breaks_no_waiter(make, pubsub, loop_errors): 
         '["done", 5]',
         '["what", "id"]',
         '["done", "id", 1, 2, 3]',
-        '["progress", "%s"]' % handle.id,
-        '["progress", "%s", {"a": 1}]' % handle.id,
-        '["progress", "%s", [1, 2, 3, 4, 5]]' % handle.id,
+        f'["progress", "{handle.id}"]',
+        f'["progress", "{handle.id}", {{"a": 1}}]',
+        f'["progress", "{handle.id}", [1, 2, 3, 4, 5]]',
         "[" * 100_000,
     ):
         await pubsub.publish(junk)
