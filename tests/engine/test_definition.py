@@ -8,7 +8,6 @@ import sys
 from typing import Any
 
 import pytest
-from support.faults import WatchedQueue
 
 import piecework
 from piecework import (
@@ -25,6 +24,7 @@ from piecework import (
     define_work,
     dependency,
 )
+from support.faults import WatchedQueue
 
 
 @define_work("add")

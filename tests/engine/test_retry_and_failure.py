@@ -6,6 +6,13 @@ import asyncio
 from datetime import datetime, timedelta
 
 import pytest
+from tests.support.unreliable import (
+    Journal,
+    JournalQueue,
+    Process,
+    in_process,
+    journal_backend,
+)
 
 from piecework import (
     Delay,
@@ -22,13 +29,6 @@ from piecework import (
     memory_backend,
 )
 from piecework.clock import sleep
-from tests.support.unreliable import (
-    Journal,
-    JournalQueue,
-    Process,
-    in_process,
-    journal_backend,
-)
 
 PLAIN = Retry(attempts=3, base=1, factor=2, max=30, jitter=0)
 

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from support.faults import WatchedQueue, starting
 
 from piecework import (
     BackendError,
@@ -22,6 +21,7 @@ from piecework import (
     define_work,
 )
 from piecework.clock import sleep
+from support.faults import WatchedQueue, starting
 
 
 @define_work("add")
