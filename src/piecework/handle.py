@@ -97,6 +97,11 @@ class WorkHandles(list[WorkHandle[R]]):
     Attributes:
         then: The handles of the works that a gate starts.
         gate: The handle of that gate; ``None`` without ``then=``.
+
+    Example:
+        >>> handles = await work.enqueue_many([add(1, 2), add(3, 4)])
+        >>> await handles.results()
+        [3, 7]
     """
 
     then: Sequence[WorkHandle[Any]] = ()

@@ -58,6 +58,11 @@ class WorkSystem:
         store: Records.
         metrics: The series; ``format_prometheus`` shows them.
         settings: The numbers.
+
+    Example:
+        >>> work = create_work(work=[add])
+        >>> async with work:
+        ...     handle = await work.enqueue(add(1, 2))
     """
 
     def __init__(
@@ -176,6 +181,9 @@ class WorkSystem:
 
         Raises:
             BackendError: A port cannot be used; the text names it and the fix.
+
+        Example:
+            >>> await work.start()
         """
         await self._here().start()
 
@@ -188,6 +196,9 @@ class WorkSystem:
 
         Args:
             drain: Seconds that running works may take.
+
+        Example:
+            >>> await work.stop(drain=30)
         """
         engine = self._engine
         if engine is None or engine.loop is not asyncio.get_running_loop():
@@ -550,6 +561,10 @@ class WorkSystem:
             status: Only those; ``None`` for all that the store indexes.
             type: Only works of this type.
             limit: The most to return.
+
+        Example:
+            >>> for state in await work.list("dead", limit=10):
+            ...     print(state.id, state.error)
         """
         engine = await self._opened()
         return await engine.listing.list(status, type, limit)
