@@ -12,18 +12,19 @@ from typing import (
     Concatenate,
     Generic,
     Literal,
+    ParamSpec,
     Protocol,
     TypeAlias,
     TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
     overload,
 )
 
-from typing_extensions import ParamSpec, TypeVar, Unpack
-
-from piecework.binding import Binding
 from piecework.clock import Seconds, seconds
 from piecework.context import WorkContext
-from piecework.errors import ConfigError
+from piecework.errors import ConfigError, InvalidWorkError
 from piecework.options import (
     NO_OPTIONS,
     ExecutorKind,
@@ -37,6 +38,7 @@ from piecework.running import new_id
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from piecework.binding import Binding
     from piecework.codec import Codec
     from piecework.doers import Doer
     from piecework.ports.queue import Queue
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True, default=Any)
+R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 
@@ -172,7 +174,6 @@ class WorkType(Generic[P, R_co]):
         fn: The plain function, to call it directly (in a test, say).
         options: The options of the type.
         batch: How works are collected, for a batch type.
-        binding: Maps arguments and results to and from JSON text.
     """
 
     def __init__(
@@ -199,14 +200,20 @@ class WorkType(Generic[P, R_co]):
         self.executor: ExecutorKind = self._executor(options.get("executor"))
         self.timeout = _timeout(type, options.get("timeout"))
         self.level = _level(type, options)
-        self.binding: Binding = Binding(
-            fn,
-            work_type=type,
-            codec=options.get("codec"),
-            context_type=WorkContext,
-            batch=batch is not None,
-        )
         functools.update_wrapper(self, fn, updated=())
+
+    @functools.cached_property
+    def binding(self) -> Binding:
+        """Maps arguments and results to and from JSON text."""
+        from piecework.binding import Binding  # brings pydantic, which defining does not need
+
+        return Binding(
+            self.fn,
+            work_type=self.type,
+            codec=self.options.get("codec"),
+            context_type=WorkContext,
+            batch=self.batch is not None,
+        )
 
     def _executor(self, asked: ExecutorKind | None) -> ExecutorKind:
         if asked is None:
@@ -249,6 +256,23 @@ def is_async(fn: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(
         getattr(inner, "__call__", None)  # noqa: B004 - the method itself is asked
     )
+
+
+def check_distinct(works: Sequence[Work[Any]]) -> None:
+    """Check that no work is given twice.
+
+    Raises:
+        InvalidWorkError: Two of the works have the same id.
+    """
+    seen: set[str] = set()
+    for work in works:
+        if work.id in seen:
+            raise InvalidWorkError(
+                f"the work {work.id} was given twice",
+                work_type=work.type,
+                fix="Build a new work for each call.",
+            )
+        seen.add(work.id)
 
 
 def _timeout(type: str, value: Seconds | None) -> float | None:
@@ -339,9 +363,9 @@ def define_work(
         >>> sub = define_work("sub", lambda a, b: a - b)
     """
     if callable(name):
-        return WorkType(_name_of(name), name, options)
+        return cast("WorkType[..., Any]", WorkType(_name_of(name), name, options))
     if handler is not None:
-        return WorkType(name or _name_of(handler), handler, options)
+        return cast("WorkType[..., Any]", WorkType(name or _name_of(handler), handler, options))
 
     def decorate(fn: Callable[..., Any]) -> WorkType[..., Any]:
         return WorkType(name or _name_of(fn), fn, options)

@@ -20,17 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def _watch(spec: str) -> str:
+def _watch(spec: str) -> None:
     """Stands for the watcher, which is a part of the engine."""
-    return spec
 
 
-def gate_type() -> WorkType[[str], str]:
+def gate_type() -> WorkType[[str], None]:
     """The built-in work type of gates and dependencies; every system has it."""
     return WorkType(DEPENDENCY_TYPE, _watch, {"retry": Retry(attempts=1), "executor": "loop"})
 
 
-_BUILT_IN: WorkType[[str], str] = gate_type()
+_BUILT_IN: WorkType[[str], None] = gate_type()
 
 
 def dependency(

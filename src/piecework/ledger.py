@@ -379,14 +379,15 @@ class Ledger:
 
     # ---- groups --------------------------------------------------------------------------------
 
-    async def claim_group_end(self, root: Record) -> bool:
+    async def claim_group_end(self, root: Record, *, repeat: bool = False) -> bool:
         """Whether this caller is the one that ends the group now, once per time it ended.
 
-        A lone work needs no claim: its own settle is the end of its group.
+        A lone work needs no claim: its own settle is the end of its group, and whoever only
+        repeats what follows a settle does not end it again.
         """
         epoch = root.count(OPENED)
         if epoch == 0:
-            return True
+            return not repeat
         current = root
         while True:
             item = read_item(current)

@@ -147,8 +147,8 @@ def _duration(name: str, value: Any) -> float:
     if not _is_duration(value):
         raise ConfigError(f"must be seconds or a timedelta, not {type(value).__name__}")
     amount = seconds(value)
-    if not 0 <= amount < _LONGEST:
-        raise ConfigError(f"must be from 0 to {_LONGEST:.0f} seconds, not {amount:g}")
+    if not 0 <= amount < LONGEST_DELAY:
+        raise ConfigError(f"must be from 0 to {LONGEST_DELAY:.0f} seconds, not {amount:g}")
     if name == "timeout" and amount == 0:
         raise ConfigError("must be above 0 seconds")
     return amount
@@ -163,4 +163,5 @@ def _time(name: str, value: Any) -> Any:
     raise ConfigError(f"must be an aware datetime, such as datetime.now(UTC), not {value!r}")
 
 
-_LONGEST = 100 * 366 * 86400.0  # a century: what is longer is a mistake of units
+#: Seconds: a century; what is longer is a mistake of units.
+LONGEST_DELAY = 100 * 366 * 86400.0

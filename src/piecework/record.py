@@ -17,6 +17,7 @@ from piecework.state import TERMINAL, Progress, Status, WorkState
 if TYPE_CHECKING:
     from piecework.ports.store import Record
 
+_quote = json.encoder.encode_basestring
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -109,32 +110,26 @@ def terminal_value(
     body: str = "",
 ) -> str:
     """The value of a work that has settled; ``body`` is kept for a dead one, to redrive it."""
-    header: dict[str, Any] = {
-        "t": env.type,
-        "a": env.attempt,
-        "q": env.queue_at,
-        "s": env.start_at,
-        "e": end_at,
-        "w": writer,
-    }
+    header = (
+        f'{{"t":{_quote(env.type)},"a":{env.attempt},"q":{env.queue_at},"s":{env.start_at},'
+        f'"e":{end_at},"w":{_quote(writer)}'
+    )
     if run_at is not None:
-        header["r"] = run_at
-    if env.priority:
-        header["p"] = env.priority
-    if env.group is not None:
-        header["g"] = env.group
-    if env.group_id != env.id:
-        header["gid"] = env.group_id
-    if env.parent_id is not None:
-        header["pid"] = env.parent_id
-    if env.gate is not None:
-        header["gate"] = env.gate
+        header += f',"r":{run_at}'
+    rest = {
+        "p": env.priority or None,
+        "g": env.group,
+        "gid": env.group_id if env.group_id != env.id else None,
+        "pid": env.parent_id,
+        "gate": env.gate,
+    }
     if outcome.error is not None:
-        header["err"] = outcome.error
-        header["et"] = outcome.error_type
-        header["tb"] = outcome.traceback
+        rest |= {"err": outcome.error, "et": outcome.error_type, "tb": outcome.traceback}
+    for name, value in rest.items():
+        if value is not None:
+            header += f',"{name}":{_to_json(value)}'
     payload = outcome.result if outcome.status == "success" else body
-    return f"{outcome.status} {_to_json(header)}\n{payload or ''}"
+    return f"{outcome.status} {header}}}\n{payload or ''}"
 
 
 def with_header(item: Item, **extra: Any) -> str:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Self, overload
-
-from typing_extensions import TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from piecework.clock import Now, Seconds, as_clock, seconds
 from piecework.codec import Codec, default_codec
-from piecework.definitions import OnEvent, OnFailure, Work, WorkType
+from piecework.definitions import OnEvent, OnFailure, Work, WorkType, check_distinct
 from piecework.dependency import gate_type
 from piecework.doers import Doer, unlimited_doer
 from piecework.engine.core import Core
-from piecework.engine.engine import Engine
 from piecework.engine.hooks import Hooks, Phase
 from piecework.engine.ports import EnginePubSub, EngineQueue, EngineStore, PortCalls
 from piecework.engine.registry import Registry
 from piecework.engine.settings import Settings
-from piecework.engine.submit import check_distinct
 from piecework.errors import ConfigError, InvalidWorkError
 from piecework.gates import When, check_when
 from piecework.handle import WorkHandle, WorkHandles
@@ -33,8 +29,10 @@ if TYPE_CHECKING:
     import builtins
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 
+    from piecework.engine.engine import Engine
     from piecework.engine.schedule_run import ScheduleEntry
     from piecework.metrics import BackpressureContext
+    from piecework.options import Track
     from piecework.ports.pubsub import PubSub
     from piecework.ports.queue import Lease, Queue
     from piecework.ports.store import Store
@@ -127,6 +125,7 @@ class WorkSystem:
             worker_id=random_id(),
             dead_letters=None if dlq is None else self._wrap_queue(dlq),
             wrap_queue=self._wrap_queue,
+            queues=self._queues,
         )
 
     def _calls(self, port: str) -> PortCalls:
@@ -151,17 +150,22 @@ class WorkSystem:
                 "this system runs on another event loop; make a second one with create_work "
                 "over the same ports"
             )
+        from piecework.engine.engine import Engine  # not needed by who only defines works
+
         engine = self._engine = Engine(self._core, self._fire)
         for name, (when, make) in self._schedules.items():
             engine.scheduler.add(name, when, make)
         return engine
 
     async def _ready(self) -> Engine:
-        """The engine with its ports open, started if ``auto_start`` says so."""
+        """The engine with its ports open, started if ``auto_start`` says so.
+
+        Once it was stopped, only ``start`` starts it again.
+        """
         engine = self._here()
         if engine.started:
             return engine
-        if self._auto_start:
+        if self._auto_start and not engine.stopped:
             await engine.start()
         else:
             await engine.open()
@@ -257,7 +261,8 @@ class WorkSystem:
         return work
 
     def _handle(self, work: Work[Any], id: str, group_id: str) -> WorkHandle[Any]:
-        return WorkHandle(self, id, group_id, work.work_type.binding.load_result)
+        load = work.work_type.binding.load_result
+        return WorkHandle(self, id, group_id, load, self._registry.of(work.work_type).track)
 
     async def enqueue_many(
         self,
@@ -330,17 +335,34 @@ class WorkSystem:
     # ---- waiting -------------------------------------------------------------------------------
 
     async def wait_result(
-        self, id: str, load: Callable[[str], Any] | None, timeout: Seconds | None
+        self,
+        id: str,
+        load: Callable[[str], Any] | None,
+        timeout: Seconds | None,
+        track: Track = "full",
     ) -> Any:
         """Wait for a result; see ``WorkHandle.result``."""
+        self._check_tracked(id, track)
         engine = await self._opened()
         limit = None if timeout is None else seconds(timeout)
-        return await engine.results.result(id, load, limit)
+        return await engine.results.result(id, load, limit, recorded=track == "full")
 
-    async def wait_group(self, group_id: str, timeout: Seconds | None) -> Any:
+    async def wait_group(
+        self, group_id: str, timeout: Seconds | None, track: Track = "full"
+    ) -> Any:
         """Wait for a group; see ``WorkHandle.group``."""
+        self._check_tracked(group_id, track)
         engine = await self._opened()
-        return await engine.results.group(group_id, None if timeout is None else seconds(timeout))
+        limit = None if timeout is None else seconds(timeout)
+        return await engine.results.group(group_id, limit, recorded=track == "full")
+
+    @staticmethod
+    def _check_tracked(id: str, track: Track) -> None:
+        if track == "none":
+            raise ConfigError(
+                f"work {id} cannot be waited for: its type has track='none', which keeps no "
+                f"record; use track='result' or 'full'"
+            )
 
     async def _opened(self) -> Engine:
         engine = self._here()
@@ -411,7 +433,7 @@ class WorkSystem:
             return
         if self._adopt:
             self._built(work, None)
-        fresh = Work(work.work_type, work.encoded, id=id, options=work.options)
+        fresh: Work[Any] = Work(work.work_type, work.encoded, id=id, options=work.options)
         await engine.submitter.send(
             engine.submitter.prepare(fresh, parse_options({"id": id}, work.type))
         )
@@ -592,7 +614,7 @@ def create_work(
         unhandled_work_group: Called with a group that ended while nobody waited for it.
         metrics: Where the series are; a fresh ``create_metrics()`` without it.
         auto_start: Start the worker at the first enqueue; ``None`` does so where the queue lives
-            in this process.
+            in this process. After ``stop`` only ``start`` starts it again.
         result_ttl: Seconds that the record of a terminal work is kept.
         now: A ``Clock``, or a function that gives the time, for stamps.
         random: Gives numbers from 0 to 1, for jitter.

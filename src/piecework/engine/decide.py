@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from piecework.clock import seconds, to_ms
 from piecework.definitions import Delay, Fate, RunAt
 from piecework.engine.executors import HandlerError
+from piecework.errors import ConfigError
 from piecework.failure import describe_error
+from piecework.options import LONGEST_DELAY
 from piecework.retry import backoff
 from piecework.signals import RetryAbort, WorkDelayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from piecework.envelope import Envelope
     from piecework.record import Item
@@ -140,22 +143,55 @@ def decide_failure(
     """What follows when a handler raised. An explicit signal wins over the classifier."""
     if isinstance(error, WorkDelayError):
         new_input = error.input if isinstance(error, LookAgainError) else None
-        return PutOff(_signal_time(error, now_ms), turn=True, input=new_input)
+        try:
+            start_at = _due(error.delay or 0.0, error.run_at, now_ms)
+        except ConfigError as unusable:
+            error = unusable  # a handler that asks for no time at all has failed
+        else:
+            return PutOff(start_at, turn=True, input=new_input)
     if isinstance(error, RetryAbort):
         return die(error.cause)
     fate = classify(error) if classify is not None else None
     if fate == "abort":
         return die(error)
-    if isinstance(fate, Delay):
-        return PutOff(now_ms + round(max(0.0, seconds(fate.seconds)) * 1000), turn=False)
-    if isinstance(fate, RunAt):
-        return PutOff(max(now_ms, to_ms(fate.at)), turn=False)
+    if isinstance(fate, (Delay, RunAt)):
+        return PutOff(_fate_time(fate, now_ms), turn=False)
     if env.attempt >= env.retry.attempts:
         return die(error)
     return Again(backoff(env.retry, env.attempt, random), die(error).error)
 
 
-def _signal_time(error: WorkDelayError, now_ms: int) -> int:
-    if error.run_at is not None:
-        return max(now_ms, to_ms(error.run_at))
-    return now_ms + round((error.delay or 0.0) * 1000)
+def check_fate(fate: object, now_ms: int) -> Fate:
+    """Check what a classifier has returned, so that its mistake is found before it is acted on.
+
+    Raises:
+        ConfigError: It is none of the known answers, or a time that cannot be used.
+    """
+    if isinstance(fate, (Delay, RunAt)):
+        _fate_time(fate, now_ms)
+        return fate
+    if fate is None or fate == "retry" or fate == "abort":
+        return cast("Fate", fate)
+    raise ConfigError(
+        f"on_failure must return 'retry', 'abort', Delay(seconds), RunAt(datetime) or None, "
+        f"not {fate!r}"
+    )
+
+
+def _fate_time(fate: Delay | RunAt, now_ms: int) -> int:
+    if isinstance(fate, Delay):
+        return _due(seconds(fate.seconds), None, now_ms)
+    return _due(0.0, fate.at, now_ms)
+
+
+def _due(delay: float, run_at: datetime | None, now_ms: int) -> int:
+    """When a work is due that was put off; the past means now.
+
+    Raises:
+        ConfigError: The time has no zone, or the delay is longer than a century.
+    """
+    if run_at is not None:
+        return max(now_ms, to_ms(run_at))
+    if delay >= LONGEST_DELAY:
+        raise ConfigError(f"a delay must be below {LONGEST_DELAY:.0f} seconds, not {delay:g}")
+    return now_ms + round(max(0.0, delay) * 1000)

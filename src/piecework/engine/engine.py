@@ -63,7 +63,7 @@ class Engine:
         self.watchdog = Watchdog(core, self.heart, time.perf_counter)
         self.intake = Intake(core, self.heart, self.runner, self.submitter, self.watchdog)
         self.redriver = Redriver(core, self.submitter)
-        self.reconciler = Reconciler(core, self.submitter)
+        self.reconciler = Reconciler(core, self.submitter, self.gates)
         self.canceller = Canceller(core, self.follow, self.cancel_here)
         self.listing = Listing(core, self.results)
         self.scheduler = Scheduler(
@@ -79,7 +79,9 @@ class Engine:
         self._unsubscribe: list[Callable[[], None]] = []
         self._opening: asyncio.Lock = asyncio.Lock()
         self._opened: set[object] = set()
+        self._opened_at = -1
         self.started = False
+        self.stopped = False
 
     def _run_here(self, prepared: Prepared) -> None:
         self.intake.run_here(prepared)
@@ -92,14 +94,15 @@ class Engine:
         Raises:
             BackendError: One cannot be used; the text names it and the fix.
         """
-        ports = [self.core.store, self.core.pubsub, *self._queues()]
-        if self._opened.issuperset(ports):
+        known = self.core.registry.changes
+        if self._opened_at == known:
             return
         async with self._opening:
-            for port in ports:
+            for port in (self.core.store, self.core.pubsub, *self._queues()):
                 if port not in self._opened:
                     await port.open()
                     self._opened.add(port)
+            self._opened_at = known
 
     def _queues(self) -> list[EngineQueue]:
         queues = {self.core.queue: None}
@@ -115,6 +118,7 @@ class Engine:
         if self.started:
             return
         self.started = True
+        self.stopped = False
         try:
             await self.open()
         except BaseException:
@@ -151,6 +155,7 @@ class Engine:
         loop = self.loop
         until = loop.time() + drain
         self.started = False
+        self.stopped = True
         await self.scheduler.stop()
         pollers, self._pollers = list(self._pollers.values()), {}
         for unsubscribe in self._unsubscribe:
@@ -183,9 +188,13 @@ class Engine:
         if not self.waiters.count:
             await self.waiters.close()
         opened, self._opened = self._opened, set()
-        for port in (self.core.store, self.core.pubsub, *self._queues()):
+        self._opened_at = -1
+        for port in (self.core.store, self.core.pubsub):
             if port in opened:
                 await port.close()
+        for queue in list(self.core.queues.values()):
+            if queue.is_open:
+                await queue.close()
 
     # ---- capacity ------------------------------------------------------------------------------
 

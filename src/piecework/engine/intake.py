@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 #: Seconds: the longest delay of a message whose type this worker does not know.
 _LONGEST_UNKNOWN = 300.0
 
+#: How often a message of a newer release is given back before it goes to the dead letters.
+_NEWER_BUDGET = 10
+
 
 class Intake:
     """Sorts messages and hands works to doers and batchers.
@@ -108,7 +111,7 @@ class Intake:
         taken = 0
         full: set[HasRoom] = set()
         for lease in leases:
-            active = await self._sort(queue, lease)
+            active = self._plain_work(queue, lease) or await self._sort(queue, lease)
             if active is None:
                 continue
             refused = self._give(active)
@@ -251,6 +254,22 @@ class Intake:
             self._core.hooks.report(error, "queue", "sorting a message failed")
             return None
 
+    def _plain_work(self, queue: EngineQueue, lease: Lease) -> Active | None:
+        """The short way, without waiting, for a work that is known, due and accepted."""
+        if self._core.hooks.accept is not None:
+            return None
+        try:
+            env = decode(lease.body)
+        except (InvalidWorkError, NewerEnvelopeError):
+            return None
+        entry = self._core.registry.get(env.type)
+        if entry is None:
+            return None
+        now = self._core.clock.now_ms()
+        if env.start_at - now > self._core.settings.early * 1000:
+            return None
+        return self._take(env, lease.body, entry, queue, lease)
+
     async def _sorted(self, queue: EngineQueue, lease: Lease) -> Active | None:
         try:
             env = decode(lease.body)
@@ -258,7 +277,7 @@ class Intake:
             await self._dead_letter(queue, lease, str(error))
             return None
         except NewerEnvelopeError as error:
-            await self._not_for_us(queue, lease, str(error), 3)
+            await self._not_for_us(queue, lease, str(error), _NEWER_BUDGET)
             return None
         entry = self._core.registry.get(env.type)
         if entry is None:

@@ -214,6 +214,9 @@ class Poller:
             if self._stopping and receive.cancelled() and not _cancelling():
                 return []
             receive.cancel()
+            await asyncio.wait([receive])
+            if not receive.cancelled() and receive.exception() is None and receive.result():
+                await self._queue.release(receive.result(), 0.0)
             raise
         finally:
             self._receiving = None

@@ -83,7 +83,12 @@ class Results:
     # ---- one work ------------------------------------------------------------------------------
 
     async def result(
-        self, id: str, load: Callable[[str], Any] | None, timeout: float | None
+        self,
+        id: str,
+        load: Callable[[str], Any] | None,
+        timeout: float | None,
+        *,
+        recorded: bool = True,
     ) -> Any:
         """Wait for a work's result.
 
@@ -98,7 +103,7 @@ class Results:
                 id,
                 first=lambda: self._core.ledger.wait_mark(id, WAITERS),
                 again=lambda: self._read_one(id),
-                ready=_is_over,
+                ready=_is_over if recorded else _has_ended,
             )
         item = read_item(record)
         if item is None:
@@ -151,15 +156,21 @@ class Results:
         text = await self._core.store.get(self._group_key(group_id))
         return None if text is None else self._core.codec.decode(text)
 
-    async def group(self, group_id: str, timeout: float | None) -> Any:
-        """Wait until all works of a group are terminal, and read its result. Never rejects."""
+    async def group(self, group_id: str, timeout: float | None, *, recorded: bool = True) -> Any:
+        """Wait until all works of a group are terminal, and read its result. Never rejects.
+
+        Args:
+            group_id: The group.
+            timeout: Seconds to wait at most.
+            recorded: Whether its root has a record from the start; else there is one at its end.
+        """
         async with asyncio.timeout(timeout):
             await self._waiters.wait(
                 "group",
                 group_id,
                 first=lambda: self._core.ledger.wait_mark(group_id, GROUP_WAITERS),
                 again=lambda: self._read_one(group_id),
-                ready=_is_group_over,
+                ready=_is_group_over if recorded else _has_ended,
             )
         return await self.group_value(group_id)
 
@@ -199,6 +210,11 @@ def _is_over(record: Record) -> bool:
     """Whether a work has settled, or is gone altogether."""
     value = record.value
     return value is None or not value.startswith(("pending", "running"))
+
+
+def _has_ended(record: Record) -> bool:
+    """Whether a work whose only record is its result has settled."""
+    return record.value is not None
 
 
 def _is_group_over(record: Record) -> bool:

@@ -16,6 +16,7 @@ from piecework.engine.decide import (
     PutOff,
     Standing,
     TakeOver,
+    check_fate,
     decide_failure,
     die,
     stand,
@@ -107,7 +108,7 @@ class Runner:
         await self.give_back(active, self._core.settings.put_back)
 
     async def _attempt(self, active: Active) -> None:
-        if not await self._ready(active):
+        if self._needs_look(active) and not await self._ready(active):
             return
         env = active.env
         core = self._core
@@ -249,8 +250,29 @@ class Runner:
                 await self._push(active, active.env)
             except Exception as error:  # noqa: BLE001 - reconcile() finds it
                 self._core.hooks.report(error, "queue", f"pushing work {active.env.id} failed")
-        await self.give_back(active, delay)
+        if self._looks_deadly(active):
+            await self._push_back(active, delay)
+        else:
+            await self.give_back(active, delay)
         self._end(active)
+
+    @staticmethod
+    def _looks_deadly(active: Active) -> bool:
+        """Whether its deliveries are all that tells of crashes: then put-backs must not add up."""
+        lease = active.lease
+        if lease is None or lease.deliveries <= 1 or active.queue.capabilities.ordered:
+            return False
+        return active.env.track != "full"
+
+    async def _push_back(self, active: Active, delay: float) -> None:
+        """Put a message back as a new one, whose deliveries count from 1."""
+        pause = min(delay, active.queue.capabilities.max_delay)
+        try:
+            await active.queue.push([Message(active.body, pause, active.env.group)])
+            await self._ack(active)
+        except Exception as error:  # noqa: BLE001 - its lease ends by itself
+            self._core.hooks.report(error, "queue", f"putting work {active.env.id} back failed")
+            await self._heart.leave(active)
 
     async def give_up(self, active: Active, text: str, error_type: str) -> None:
         """Settle a work as dead that cannot run here."""
@@ -268,6 +290,15 @@ class Runner:
             return False
 
     # ---- before the handler --------------------------------------------------------------------
+
+    def _needs_look(self, active: Active) -> bool:
+        """Whether anything but a first delivery of a plain work is before us."""
+        return (
+            active.repeated
+            or active.env.deadline is not None
+            or active.env.track != "full"
+            or self._core.settings.start_after <= 0
+        )
 
     async def _ready(self, active: Active) -> bool:
         """Whether the handler may run; else the work was dealt with."""
@@ -376,7 +407,8 @@ class Runner:
 
     async def _stopped(self, active: Active) -> None:
         """Give a work back that the drain has cut short; that spends no attempt."""
-        await self._heart.end_writes(active)
+        if (writing := self._heart.end_writes(active)) is not None:
+            await asyncio.wait([writing])
         if active.traced or active.lease is None:
             try:
                 new = active.env._replace(version=active.env.version + 1)
@@ -440,7 +472,8 @@ class Runner:
 
         def classify(error: BaseException) -> Fate:
             try:
-                return hook(error, self.info(active))
+                fate = hook(error, self.info(active))
+                return check_fate(fate, self._core.clock.now_ms())
             except Exception as broken:  # noqa: BLE001 - fall back to a counted retry
                 self._core.hooks.report(broken, "commit", "on_failure raised")
                 return None
@@ -480,7 +513,8 @@ class Runner:
 
     async def _put_off(self, active: Active, new: Envelope) -> bool:
         """Write the work as pending, push it, then let go of the old message."""
-        await self._heart.end_writes(active)
+        if (writing := self._heart.end_writes(active)) is not None:
+            await asyncio.wait([writing])
         old = active.env
         new = new._replace(version=old.version + 1 if old.track == "full" else 0, recheck=False)
         body = encode(new)
@@ -501,7 +535,8 @@ class Runner:
 
     async def settle(self, active: Active, outcome: Outcome, value: Any = None) -> bool:
         """Write the terminal state, do what follows, and let go of the message, in this order."""
-        await self._heart.end_writes(active)
+        if (writing := self._heart.end_writes(active)) is not None:
+            await asyncio.wait([writing])
         core = self._core
         env = active.env
         if env.track == "none":
@@ -530,7 +565,9 @@ class Runner:
         if settled is None:
             return False
         self._tell(active, outcome, value)  # before what follows, so before "group-done"
-        await self._follow.settled(active.env, settled, outcome, again=active.repeated)
+        quiet = not active.repeated and self._follow.nothing_follows(env, settled, outcome)
+        if not quiet:
+            await self._follow.settled(active.env, settled, outcome, again=active.repeated)
         await self.finish_message(active, outcome.error, dead=outcome.status == "dead")
         return True
 
@@ -631,7 +668,8 @@ class Runner:
 
         If that fails, the next delivery finds the work terminal and does it again.
         """
-        await self._heart.leave(active)
+        if (beat := self._heart.end_beats(active)) is not None:
+            await asyncio.wait([beat])
         try:
             if dead:
                 await self.bury(active, error or "dead")

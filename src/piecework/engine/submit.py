@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from piecework.envelope import Envelope, encode
-from piecework.errors import InvalidWorkError, PayloadTooLargeError
+from piecework.errors import PayloadTooLargeError
 from piecework.options import NO_OPTIONS, Options, parse_options
 from piecework.ports.queue import Message
 from piecework.record import read_item
@@ -163,7 +163,12 @@ class Submitter:
                 await self._push([self._moved(prepared, moved)])
                 self._queued(moved, prepared.entry)
             return registered.env
-        registered = (await self._both(self._register_all([prepared]), [prepared]))[0]
+        if self._overlap:
+            registered = (await self._both(self._register_all([prepared]), [prepared]))[0]
+        else:
+            registered = await self._core.ledger.register(env, prepared.body)
+            if registered.new and registered.env is env:
+                await self._push([prepared])
         if registered.new and registered.env is env:
             self._queued(env, prepared.entry)
             return env
@@ -310,20 +315,3 @@ class Submitter:
     def prepared(self, env: Envelope, body: str) -> Prepared:
         """A work whose envelope is written already, such as a gate's dependent."""
         return Prepared(env, body, self._core.registry.route(env.type))
-
-
-def check_distinct(works: Sequence[Work[Any]]) -> None:
-    """Check that no work is given twice.
-
-    Raises:
-        InvalidWorkError: Two of the works have the same id.
-    """
-    seen: set[str] = set()
-    for work in works:
-        if work.id in seen:
-            raise InvalidWorkError(
-                f"the work {work.id} was given twice",
-                work_type=work.type,
-                fix="Build a new work for each call.",
-            )
-        seen.add(work.id)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence  # noqa: TC003 - get_type_hints() of the dataclasses needs them
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from piecework.errors import ConflictError
 
@@ -29,19 +30,10 @@ ANY: Final = _Mark.ANY
 Keep: TypeAlias = Literal[_Mark.KEEP]
 Any_: TypeAlias = Literal[_Mark.ANY]
 
-
-class _NoCounts(dict[str, int]):
-    """No counters. Hashable, so that a dataclass takes the one instance as a default."""
-
-    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride] - never changed
-        return 0
+_NONE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
-_NONE: Final[Mapping[str, int]] = _NoCounts()
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """What a store holds under a key.
 
     Attributes:
@@ -54,15 +46,14 @@ class Record:
     key: str
     value: str | None = None
     version: int = 0
-    counters: Mapping[str, int] = field(default_factory=dict[str, int])
+    counters: Mapping[str, int] = _NONE
 
     def count(self, name: str) -> int:
         """The counter of that name; 0 where it was never added to."""
         return self.counters.get(name, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """One change of an atomic write.
 
     Attributes:
@@ -87,7 +78,7 @@ class Change:
     add: Mapping[str, int] = _NONE
     needs: Sequence[str] = ()
     ttl: float | None = None
-    index: str | None = None
+    index: str | None = None  # pyright: ignore[reportIncompatibleMethodOverride] - tuple.index is not used
     delete: bool = False
     fetch: bool = False
 
