@@ -256,8 +256,8 @@ def test_the_defaults_of_create_work():  # S11 S12 S14 S27 S150
         (
             piecework.WorkSystem,
             (
-                "enqueue enqueue_many run schedule start stop list state states active cancel redrive "
-                "dead_letters stats process register"
+                "enqueue enqueue_many run schedule start stop list state states active cancel "
+                "redrive dead_letters stats process register"
             ),
         ),
         (piecework.WorkHandle, "result group state cancel progress __await__"),

@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
+from tests.support.faults import WatchedPubSub, WatchedQueue, WatchedStore
 
 from piecework import WorkSystem, create_work, memory_backend
 from piecework.ports import Backend
 from piecework.testing.virtual_clock import VirtualClock
-from support.faults import WatchedPubSub, WatchedQueue, WatchedStore
 
 Make = Callable[..., WorkSystem]
 

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+from tests.support.faults import WatchedQueue
 
 import piecework
 from piecework import (
@@ -24,7 +25,6 @@ from piecework import (
     define_work,
     dependency,
 )
-from support.faults import WatchedQueue
 
 
 @define_work("add")

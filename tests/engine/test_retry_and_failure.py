@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from datetime import datetime, timedelta
 
 import pytest
@@ -167,7 +168,7 @@ async def test_the_backoff_is_exact_with_a_fixed_random(virtual_clock, backend):
     ]
     assert pauses == [0.75, 2.25, 3.75]
     starts = [event.at for event in events if event.kind == "started"]
-    between = [(b - a).total_seconds() for a, b in zip(starts, starts[1:], strict=False)]
+    between = [(b - a).total_seconds() for a, b in itertools.pairwise(starts)]
     assert between == pytest.approx([0.75, 2.25, 3.75], abs=0.002)
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.support.faults import WatchedQueue, starting
 
 from piecework import (
     BackendError,
@@ -21,7 +22,6 @@ from piecework import (
     define_work,
 )
 from piecework.clock import sleep
-from support.faults import WatchedQueue, starting
 
 
 @define_work("add")
