@@ -152,6 +152,21 @@ def item_of(annotation: Any) -> Any:
     return arguments[0] if arguments else Any
 
 
+def without_errors(annotation: Any) -> Any:
+    """What a batch handler gives for a work that succeeds: a union less its exceptions.
+
+    Where nothing is left (a list of exceptions alone), no work ever succeeds, or with ``None``.
+    """
+    if get_origin(annotation) not in _UNIONS:
+        return None if _is_error(annotation) else annotation
+    kept = tuple(member for member in get_args(annotation) if not _is_error(member))
+    return Union[kept] if kept else None  # noqa: UP007 - the members are known at run time
+
+
+def _is_error(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseException)
+
+
 def _function(fn: Any) -> Any:
     """The function that holds the annotations of a callable."""
     while isinstance(fn, partial):

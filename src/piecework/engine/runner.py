@@ -575,7 +575,7 @@ class Runner:
         env = active.env
         if env.track == "none":
             await self.finish_message(active, outcome.error, dead=outcome.status == "dead")
-            self._tell(active, outcome, value)
+            self._tell(active, outcome, value)  # before what follows, so before "group-done"
             return True
         body = active.body if outcome.status == "dead" else ""
 
@@ -598,7 +598,7 @@ class Runner:
             return False
         if settled is None:
             return False
-        self._tell(active, outcome, value)
+        self._tell(active, outcome, value)  # before what follows, so before "group-done"
         quiet = not active.repeated and self._follow.nothing_follows(env, settled, outcome)
         if not quiet:
             await self._follow.settled(active.env, settled, outcome, again=active.repeated)
