@@ -29,7 +29,7 @@ class WorkHandle(Generic[R_co]):
         3
     """
 
-    __slots__ = ("_load", "_system", "_track", "group_id", "id")
+    __slots__ = ("_after", "_load", "_system", "_track", "group_id", "id")
 
     def __init__(
         self,
@@ -38,10 +38,12 @@ class WorkHandle(Generic[R_co]):
         group_id: str,
         load: Callable[[str], Any] | None = None,
         track: Track = "full",
+        after: str | None = None,
     ) -> None:
         self._system = system
         self._load = load
         self._track: Track = track
+        self._after = after  # the gate that starts the work, which has no record before
         self.id = id
         self.group_id = group_id
 
@@ -58,7 +60,9 @@ class WorkHandle(Generic[R_co]):
             TimeoutError: It has not ended within ``timeout``; it goes on.
             ConfigError: Its type is not tracked, so that nobody can wait for it.
         """
-        return await self._system.wait_result(self.id, self._load, timeout, self._track)
+        return await self._system.wait_result(
+            self.id, self._load, timeout, self._track, after=self._after
+        )
 
     async def group(self, timeout: Seconds | None = None) -> Any:
         """Wait until all works of the group have ended, well or not; give the group's result.
@@ -81,7 +85,7 @@ class WorkHandle(Generic[R_co]):
 
     def progress(self) -> AsyncIterator[Progress]:
         """What the handler says with ``ctx.progress``, from now until the work has ended."""
-        return self._system.watch_progress(self.id)
+        return self._system.watch_progress(self.id, after=self._after)
 
     def __repr__(self) -> str:
         return f"<WorkHandle {self.id}>"
@@ -93,6 +97,11 @@ class WorkHandles(list[WorkHandle[R]]):
     Attributes:
         then: The handles of the works that a gate starts.
         gate: The handle of that gate; ``None`` without ``then=``.
+
+    Example:
+        >>> handles = await work.enqueue_many([add(1, 2), add(3, 4)])
+        >>> await handles.results()
+        [3, 7]
     """
 
     then: Sequence[WorkHandle[Any]] = ()

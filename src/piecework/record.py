@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from piecework.clock import from_ms
-from piecework.envelope import Envelope, decode
+from piecework.envelope import Envelope, NewerEnvelopeError, decode
+from piecework.errors import InvalidWorkError
 from piecework.state import TERMINAL, Progress, Status, WorkState
 
 if TYPE_CHECKING:
@@ -74,14 +75,37 @@ class Item:
 
 
 def read_item(record: Record) -> Item | None:
-    """Read a work's record; ``None`` where there is none."""
+    """Read a work's record; ``None`` where there is none.
+
+    Raises:
+        InvalidWorkError: It was not written by us.
+    """
     value = record.value
     if value is None:
         return None
     line, _, payload = value.partition("\n")
-    status, _, header = line.partition(" ")
-    return Item(
-        cast("Status", status), json.loads(header) if header else {}, payload, record.version
+    status, _, text = line.partition(" ")
+    if status not in _STATUSES:
+        raise _corrupt(record.key, "it starts with no status")
+    if not text:
+        return Item(cast("Status", status), {}, payload, record.version)
+    try:
+        header: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _corrupt(record.key, "its header is not JSON") from error
+    if not isinstance(header, dict):
+        raise _corrupt(record.key, "its header is not a JSON object")
+    known = cast("dict[str, Any]", header)
+    return Item(cast("Status", status), known, payload, record.version)
+
+
+_STATUSES = TERMINAL | {"pending", "running"}
+
+
+def _corrupt(key: str, problem: str) -> InvalidWorkError:
+    return InvalidWorkError(
+        f"the record {key!r} cannot be read: {problem}",
+        fix="Give every program that shares the store a prefix of its own.",
     )
 
 
@@ -138,12 +162,29 @@ def with_header(item: Item, **extra: Any) -> str:
 
 
 def read_state(id: str, record: Record) -> WorkState | None:
-    """The public state of a work, without its result; ``None`` where there is no record."""
+    """The public state of a work, without its result; ``None`` where there is no record.
+
+    Raises:
+        InvalidWorkError: The record was not written by us, or by a newer release.
+    """
     item = read_item(record)
     if item is None:
         return None
+    try:
+        return _state_of(id, item)
+    except InvalidWorkError:
+        raise
+    except NewerEnvelopeError as error:
+        raise _corrupt(record.key, str(error)) from error
+    except (KeyError, TypeError, ValueError, OverflowError, OSError) as error:
+        raise _corrupt(record.key, f"its header is not ours ({error!r})") from error
+
+
+def _state_of(id: str, item: Item) -> WorkState:
     header = item.header
     if item.terminal:
+        if not isinstance(header["t"], str) or type(header["a"]) is not int:
+            raise TypeError(header["t"], header["a"])
         return WorkState(
             id=id,
             type=header["t"],

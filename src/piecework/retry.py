@@ -212,7 +212,12 @@ def set_default_retry(retry: Retry) -> None:
 
 
 def get_default_retry() -> Retry:
-    """The process-wide default, laid over the core defaults: all five fields are given."""
+    """The process-wide default, laid over the core defaults: all five fields are given.
+
+    Example:
+        >>> get_default_retry().attempts
+        3
+    """
     return _process_default
 
 

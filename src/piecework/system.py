@@ -58,6 +58,11 @@ class WorkSystem:
         store: Records.
         metrics: The series; ``format_prometheus`` shows them.
         settings: The numbers.
+
+    Example:
+        >>> work = create_work(work=[add])
+        >>> async with work:
+        ...     handle = await work.enqueue(add(1, 2))
     """
 
     def __init__(
@@ -176,6 +181,9 @@ class WorkSystem:
 
         Raises:
             BackendError: A port cannot be used; the text names it and the fix.
+
+        Example:
+            >>> await work.start()
         """
         await self._here().start()
 
@@ -188,6 +196,9 @@ class WorkSystem:
 
         Args:
             drain: Seconds that running works may take.
+
+        Example:
+            >>> await work.stop(drain=30)
         """
         engine = self._engine
         if engine is None or engine.loop is not asyncio.get_running_loop():
@@ -247,7 +258,7 @@ class WorkSystem:
         engine = await self._ready()
         prepared = engine.submitter.prepare(built, parse_options(options, built.type))
         env = await engine.submitter.send(prepared)
-        return self._handle(built, env.id, env.group_id)
+        return self._handle(built, env.id, env.group_id, env.track)
 
     def _built(self, work: Work[Any] | str, input: Mapping[str, Any] | None) -> Work[Any]:
         if isinstance(work, str):
@@ -265,9 +276,15 @@ class WorkSystem:
             self.register(work.work_type)
         return work
 
-    def _handle(self, work: Work[Any], id: str, group_id: str) -> WorkHandle[Any]:
-        load = work.work_type.binding.load_result
-        return WorkHandle(self, id, group_id, load, self._registry.of(work.work_type).track)
+    def _handle(
+        self,
+        work: Work[Any],
+        id: str,
+        group_id: str,
+        track: Track = "full",
+        after: str | None = None,
+    ) -> WorkHandle[Any]:
+        return WorkHandle(self, id, group_id, work.work_type.binding.load_result, track, after)
 
     async def enqueue_many(
         self,
@@ -303,7 +320,7 @@ class WorkSystem:
             prepared = [engine.submitter.prepare(one, given) for one in built]
             envs = await engine.submitter.send_roots(prepared)
             handles.extend(
-                self._handle(one, env.id, env.group_id)
+                self._handle(one, env.id, env.group_id, env.track)
                 for one, env in zip(built, envs, strict=True)
             )
             return handles
@@ -312,7 +329,7 @@ class WorkSystem:
         group_id = gate.env.group_id
         ids = zip(built, gate.ids, strict=True)
         handles.extend(self._handle(one, id, group_id) for one, id in ids)
-        handles.then = [self._handle(one, one.id, group_id) for one in after]
+        handles.then = [self._handle(one, one.id, group_id, after=gate.env.id) for one in after]
         handles.gate = WorkHandle(self, gate.env.id, group_id)
         return handles
 
@@ -345,12 +362,15 @@ class WorkSystem:
         load: Callable[[str], Any] | None,
         timeout: Seconds | None,
         track: Track = "full",
+        *,
+        after: str | None = None,
     ) -> Any:
         """Wait for a result; see ``WorkHandle.result``."""
         self._check_tracked(id, track)
         engine = await self._opened()
         limit = None if timeout is None else seconds(timeout)
-        return await engine.results.result(id, load, limit, recorded=track == "full")
+        recorded = track == "full"
+        return await engine.results.result(id, load, limit, recorded=recorded, after=after)
 
     async def wait_group(
         self, group_id: str, timeout: Seconds | None, track: Track = "full"
@@ -374,9 +394,11 @@ class WorkSystem:
         await engine.open()
         return engine
 
-    async def watch_progress(self, id: str) -> AsyncIterator[Progress]:
+    async def watch_progress(self, id: str, *, after: str | None = None) -> AsyncIterator[Progress]:
         """The progress of a work until it has ended; see ``WorkHandle.progress``."""
         engine = await self._opened()
+        if after is not None:
+            await engine.results.ended(after)
         async for progress in engine.results.progress(id):
             yield progress
 
@@ -544,6 +566,10 @@ class WorkSystem:
             status: Only those; ``None`` for all that the store indexes.
             type: Only works of this type.
             limit: The most to return.
+
+        Example:
+            >>> for state in await work.list("dead", limit=10):
+            ...     print(state.id, state.error)
         """
         engine = await self._opened()
         return await engine.listing.list(status, type, limit)

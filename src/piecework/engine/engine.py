@@ -78,6 +78,7 @@ class Engine:
         self._pollers: dict[EngineQueue, Poller] = {}
         self._unsubscribe: list[Callable[[], None]] = []
         self._opening: asyncio.Lock = asyncio.Lock()
+        self._life: asyncio.Lock = asyncio.Lock()
         self._opened: set[object] = set()
         self._opened_at = -1
         self.started = False
@@ -117,17 +118,16 @@ class Engine:
         """Pull, run, and fire schedules from now on. Doing it again does nothing."""
         if self.started:
             return
-        self.started = True
-        self.stopped = False
-        try:
+        async with self._life:  # a stop that is under way ends first
+            if self.started:
+                return
             await self.open()
-        except BaseException:
-            self.started = False
-            raise
-        if self.core.queue.capabilities.in_process:
-            await self.waiters.subscribe()
-        self.refresh()
-        self.scheduler.start()
+            if self.core.queue.capabilities.in_process:
+                await self.waiters.subscribe()
+            self.started = True
+            self.stopped = self.intake.stopping = False
+            self.refresh()
+            self.scheduler.start()
 
     def refresh(self) -> None:
         """Poll the queues and watch the doers of all registered types."""
@@ -152,10 +152,14 @@ class Engine:
 
     async def stop(self, drain: float) -> None:
         """Start nothing, let what runs finish within ``drain`` seconds, give back the rest."""
+        async with self._life:
+            await self._stop(drain)
+
+    async def _stop(self, drain: float) -> None:
         loop = self.loop
         until = loop.time() + drain
         self.started = False
-        self.stopped = True
+        self.stopped = self.intake.stopping = True
         await self.scheduler.stop()
         pollers, self._pollers = list(self._pollers.values()), {}
         for unsubscribe in self._unsubscribe:
@@ -226,7 +230,11 @@ class Engine:
     def cancel_here(self, id: str) -> bool:
         """Interrupt a work's handler, if it runs in this process."""
         active = self.intake.held(id)
-        if active is None or active.task is None:
+        if active is None:
+            self.intake.doubt(id)
+            return False
+        if active.task is None:
+            active.repeated = True  # it waits for a place, and must look before it starts
             return False
         active.interrupt("cancel", self.core.settings.cancel_grace)
         return True

@@ -22,7 +22,7 @@ from piecework.gates import (
     is_drained,
     judge_gate,
 )
-from piecework.ids import random_id
+from piecework.ids import derived_id, random_id
 from piecework.ledger import HOLD, OPEN, OPENED, PENDING_TTL, WAITERS
 from piecework.options import NO_OPTIONS, Options
 from piecework.ports.store import Change
@@ -62,6 +62,26 @@ class PreparedGate:
         return [member.env.id for member in self.members]
 
 
+def _lone_gate_id(works: Sequence[Work[Any]], then: Sequence[Work[Any]]) -> str:
+    """The id of a gate outside of handlers: the same one when a failed call is made again."""
+    if not works and not then:
+        return random_id()
+    ids = [work.id for work in works], [work.id for work in then]
+    return derived_id("lone-gate", ",".join(ids[0]), ",".join(ids[1]))
+
+
+def _as_root(gate: PreparedGate) -> PreparedGate:
+    def moved(prepared: Prepared) -> Prepared:
+        env = prepared.env._replace(group_id=gate.env.id)
+        return replace(prepared, env=env, body=encode(env))
+
+    dependents = [moved(d) for d in gate.dependents]
+    spec = GateSpec.decode(gate.env.input)
+    spec = replace(spec, then=tuple(d.body for d in dependents))
+    env = gate.env._replace(group_id=gate.env.id, input=spec.encode())
+    return PreparedGate(env, [moved(m) for m in gate.members], dependents)
+
+
 class GateKeeper:
     """Opens gates, decides them, and lets their groups go on.
 
@@ -90,7 +110,7 @@ class GateKeeper:
         run: Run | None = None,
     ) -> PreparedGate:
         """Write the envelopes of a gate, of its works and of its dependents."""
-        id = random_id() if run is None else run.gate_id()
+        id = _lone_gate_id(works, then) if run is None else run.gate_id()
         group_id = id if run is None else run.group_id
         parent_id = None if run is None else run.id
         submitter = self._submitter
@@ -117,27 +137,26 @@ class GateKeeper:
 
         A replay finds what is there already and completes it.
         """
+        await self.fill(await self.register(gate))
+
+    async def register(self, gate: PreparedGate) -> PreparedGate:
+        """Register a gate with its hold; return it as it is then.
+
+        Where its group had settled meanwhile, it is the root of its own.
+        """
         env = gate.env
         await self._write_pages(env.id, gate.ids)
         try:
             await self._core.ledger.store.write(self._opening(env))
         except ConflictError as conflict:
-            if conflict.records[0].version == 0:  # the group had settled: the gate starts one
-                await self._reopen_as_root(gate)
-                return
+            if conflict.records[0].version == 0:
+                return await self.register(_as_root(gate))
+        return gate
+
+    async def fill(self, gate: PreparedGate) -> None:
+        """Queue the works of a registered gate, and release its hold."""
         await self._submitter.send_children(gate.members)
-        await self._release(env.id)
-
-    async def _reopen_as_root(self, gate: PreparedGate) -> None:
-        def moved(prepared: Prepared) -> Prepared:
-            env = prepared.env._replace(group_id=gate.env.id)
-            return replace(prepared, env=env, body=encode(env))
-
-        dependents = [moved(d) for d in gate.dependents]
-        spec = GateSpec.decode(gate.env.input)
-        spec = replace(spec, then=tuple(d.body for d in dependents))
-        env = gate.env._replace(group_id=gate.env.id, input=spec.encode())
-        await self.open(PreparedGate(env, [moved(m) for m in gate.members], dependents))
+        await self._release(gate.env.id)
 
     def _opening(self, env: Envelope) -> list[Change]:
         ledger = self._core.ledger
@@ -257,7 +276,8 @@ class GateKeeper:
             f" and {len(failed) - 20} more" if len(failed) > 20 else ""
         )
         when = spec.when if isinstance(spec.when, str) else json.dumps(spec.when)
-        return await self._kill(spec, f"GateFailed: {when} cannot be met: {names} did not succeed")
+        why = f"{names} did not succeed" if failed else f"there are {spec.total} works in all"
+        return await self._kill(spec, f"GateFailed: {when} cannot be met: {why}")
 
     async def _kill(self, spec: GateSpec, error: str) -> Outcome:
         outcome = Outcome("dead", error=error, error_type="GateFailed")
@@ -353,8 +373,8 @@ class GateKeeper:
                 item = read_item(record)
                 if item is None:
                     break
-                if not item.terminal and record.count(HOLD) > 0:
-                    await self._close(id, record, item)
+                if record.count(HOLD) > 0:
+                    await (self._release(id) if item.terminal else self._close(id, record, item))
                 nth += 1
 
     async def _close(self, id: str, record: Record, item: Item) -> None:

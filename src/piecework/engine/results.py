@@ -89,8 +89,16 @@ class Results:
         timeout: float | None,
         *,
         recorded: bool = True,
+        after: str | None = None,
     ) -> Any:
         """Wait for a work's result.
+
+        Args:
+            id: The work.
+            load: Reads the stored result.
+            timeout: Seconds to wait at most.
+            recorded: Whether the work has a record from the start, and not only at its end.
+            after: The gate that starts the work: before it has ended there is no record of it.
 
         Raises:
             WorkFailedError, WorkCancelledError, WorkExpiredError: It ended otherwise.
@@ -98,17 +106,23 @@ class Results:
             TimeoutError: It took longer than ``timeout`` seconds.
         """
         async with asyncio.timeout(timeout):
-            record = await self._waiters.wait(
-                "done",
-                id,
-                first=lambda: self._core.ledger.wait_mark(id, WAITERS),
-                again=lambda: self._read_one(id),
-                ready=_is_over if recorded else _has_ended,
-            )
+            if after is not None:
+                await self.ended(after)
+            record = await self.ended(id, _is_over if recorded else _has_ended)
         item = read_item(record)
         if item is None:
             raise ResultGoneError(id)
         return self._open(id, item, load)
+
+    async def ended(self, id: str, ready: Callable[[Record], bool] | None = None) -> Record:
+        """Wait until a work is terminal, or its record gone (``ready`` may say otherwise)."""
+        return await self._waiters.wait(
+            "done",
+            id,
+            first=lambda: self._core.ledger.wait_mark(id, WAITERS),
+            again=lambda: self._read_one(id),
+            ready=ready or _is_over,
+        )
 
     def _open(self, id: str, item: Item, load: Callable[[str], Any] | None) -> Any:
         header = item.header
@@ -164,11 +178,12 @@ class Results:
             timeout: Seconds to wait at most.
             recorded: Whether its root has a record from the start; else there is one at its end.
         """
+        counter = GROUP_WAITERS if recorded else WAITERS
         async with asyncio.timeout(timeout):
             await self._waiters.wait(
-                "group",
+                "group" if recorded else "done",  # nothing counts a group without a record
                 group_id,
-                first=lambda: self._core.ledger.wait_mark(group_id, GROUP_WAITERS),
+                first=lambda: self._core.ledger.wait_mark(group_id, counter),
                 again=lambda: self._read_one(group_id),
                 ready=_is_group_over if recorded else _has_ended,
             )

@@ -27,7 +27,7 @@ from piecework.envelope import encode
 from piecework.errors import InvalidWorkError, PayloadTooLargeError
 from piecework.ledger import CANCEL, WriteConflictError
 from piecework.ports.queue import Message
-from piecework.record import Outcome
+from piecework.record import Outcome, read_item
 from piecework.signals import RetryAbort, WorkSignal
 from piecework.state import WorkInfo
 
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from piecework.engine.invoke import Invoker
     from piecework.engine.submit import Submitter
     from piecework.envelope import Envelope
+
+
+#: Milliseconds that a work may wait in its queue until its record is read before it runs.
+_LOOK_AFTER_MS = 5_000
 
 
 class WorkerLostError(Exception):
@@ -298,7 +302,19 @@ class Runner:
             or active.env.deadline is not None
             or active.env.track != "full"
             or self._core.settings.start_after <= 0
+            or self._may_be_cancelled(active)
         )
+
+    def _may_be_cancelled(self, active: Active) -> bool:
+        """Whether it has waited for long enough to have been cancelled meanwhile.
+
+        In one process the notice of it cannot be lost; it was heard where the work was not delayed.
+        """
+        env = active.env
+        if env.start_at != env.queue_at:
+            return True
+        waited = self._core.clock.now_ms() - env.queue_at
+        return waited > _LOOK_AFTER_MS and not active.queue.capabilities.in_process
 
     async def _ready(self, active: Active) -> bool:
         """Whether the handler may run; else the work was dealt with."""
@@ -311,6 +327,10 @@ class Runner:
             return await self._ready_untracked(active)
         if active.repeated or core.settings.start_after <= 0:
             return await self._start(active)
+        if self._may_be_cancelled(active):
+            item = read_item((await core.ledger.read([env.id]))[0])
+            if item is not None and item.terminal:
+                return await self._stand(active, Finished(item))
         return True
 
     async def _ready_untracked(self, active: Active) -> bool:
@@ -541,7 +561,7 @@ class Runner:
         env = active.env
         if env.track == "none":
             await self.finish_message(active, outcome.error, dead=outcome.status == "dead")
-            self._tell(active, outcome, value)
+            self._tell(active, outcome, value)  # before what follows, so before "group-done"
             return True
         body = active.body if outcome.status == "dead" else ""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from piecework.definitions import Work
     from piecework.engine.active import Active
     from piecework.engine.core import Core
-    from piecework.engine.gates import GateKeeper
+    from piecework.engine.gates import GateKeeper, PreparedGate
     from piecework.engine.results import Results
     from piecework.engine.submit import Submitter
     from piecework.gates import When
@@ -61,7 +61,8 @@ class RunScope(Scope):
         self._loop = loop
         self._pending: set[asyncio.Future[Any]] = set()
         self._failed: BaseException | None = None
-        self._last_child: asyncio.Future[Any] | None = None
+        self._gate_order: asyncio.Lock | None = None
+        self._gate_failed: BaseException | None = None
         self._progress_at = -1e9
 
     def context(self, upstream: Sequence[str] = ()) -> WorkContext:
@@ -144,9 +145,26 @@ class RunScope(Scope):
             ids = gate.ids
 
             async def send() -> None:
-                await self._gates.open(gate)
+                await self._gates.fill(await self._registered(gate))
 
         return ids, self._do(send(), must=True)
+
+    async def _registered(self, gate: PreparedGate) -> PreparedGate:
+        """Register a gate once those before it are.
+
+        The ids of gates are numbered; without a gap in them, whoever looks for the gates that a
+        dead parent left open finds them all.
+        """
+        if self._gate_order is None:
+            self._gate_order = asyncio.Lock()
+        async with self._gate_order:
+            if self._gate_failed is not None:
+                raise self._gate_failed
+            try:
+                return await self._gates.register(gate)
+            except BaseException as error:
+                self._gate_failed = error
+                raise
 
     # ---- the rest ------------------------------------------------------------------------------
 

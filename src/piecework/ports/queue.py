@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Message(NamedTuple):
-    """What is pushed.
+    """What is pushed onto a queue.
 
     Attributes:
         body: The text. Every Unicode text arrives as it was sent.
@@ -21,6 +21,9 @@ class Message(NamedTuple):
         group: The tenant, for fairness between tenants and for the order on ordered queues.
         dedupe_key: While a message with this key is in the queue, another push of it is dropped.
         reason: Why it died; set on the messages of a dead-letter queue.
+
+    Example:
+        >>> await queue.push([Message("text", delay=5)])
     """
 
     body: str
@@ -44,6 +47,10 @@ class Lease:
         group: The message's group.
         reason: Why it died, on the messages of a dead-letter queue.
         sent_at_ms: When the message was pushed, in milliseconds since 1970; 0 if not known.
+
+    Example:
+        >>> leases = await queue.pop(10, visibility=30, wait=20)
+        >>> await queue.ack(leases)
     """
 
     body: str
@@ -61,6 +68,11 @@ class Queue(ABC):
     A popped message is invisible until its lease is acked, released, or ends. All calls take many
     at once, because the cost of a cloud queue is its requests; an adapter splits what is too large
     for its backend.
+
+    Example:
+        >>> await queue.push([Message("text")])
+        >>> for lease in await queue.pop(10, visibility=30, wait=20):
+        ...     await queue.ack([lease])
     """
 
     @property

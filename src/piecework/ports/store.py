@@ -41,6 +41,10 @@ class Record(NamedTuple):
         value: The text, or ``None`` where no value was written (or it expired).
         version: How often the value was written; 0 where there is no value.
         counters: The named counters that were ever added to.
+
+    Example:
+        >>> [record] = await store.read(["a"])
+        >>> record.value, record.version, record.count("seen")
     """
 
     key: str
@@ -70,6 +74,9 @@ class Change(NamedTuple):
         delete: Remove the record, its counters and its place in the index.
         fetch: The caller needs this record as it is at or after the write; without it an adapter
             may return the record with only what it knows without another request.
+
+    Example:
+        >>> Change("a", value="1", expect=0, add={"seen": 1}, ttl=60)
     """
 
     key: str
@@ -96,6 +103,11 @@ class Store(ABC):
 
     A record past its ``ttl`` counts as absent in reads, in lists and in conditions, also where the
     backend removes it later.
+
+    Example:
+        >>> await store.write([Change("a", value="1", expect=0, add={"seen": 1})])
+        >>> await store.get("a")
+        '1'
     """
 
     @property
