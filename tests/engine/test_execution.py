@@ -18,7 +18,7 @@ from piecework import (
     define_work,
 )
 from piecework.clock import sleep
-from tests.support.unreliable import Journal, journal_backend
+from support.unreliable import Journal, journal_backend
 
 
 def kinds(events):

@@ -22,7 +22,7 @@ from piecework import (
     memory_backend,
 )
 from piecework.clock import sleep
-from tests.support.unreliable import (
+from support.unreliable import (
     Journal,
     JournalQueue,
     JournalStore,
