@@ -25,10 +25,10 @@ from piecework.hints import (
     awaited,
     is_open,
     item_of,
-    kept_of,
     local_names,
     resolve_hints,
     signature_of,
+    without_errors,
 )
 from piecework.parameters import Parameters, read_item, read_parameters
 from piecework.shape import JSON_CONFIG, KEPT, LossError, Shape, plain_tree
@@ -369,7 +369,7 @@ class Binding:
             )
             result = awaited(hints[RESULT])
             if self._batch:
-                result = kept_of(item_of(result))
+                result = without_errors(item_of(result))
             self._plan_ = _Plan(found, tuple(found.open_fields), result)
             self._locals = {}
         return self._plan_

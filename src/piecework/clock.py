@@ -25,7 +25,14 @@ def wall_ms() -> int:
 
 @runtime_checkable
 class Clock(Protocol):
-    """Where stamps come from."""
+    """Where stamps come from.
+
+    Example:
+        >>> class Fixed:
+        ...     def now_ms(self) -> int:
+        ...         return 0
+        >>> create_work(now=Fixed())
+    """
 
     def now_ms(self) -> int:
         """Milliseconds since 1970-01-01 UTC."""

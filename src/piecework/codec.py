@@ -10,9 +10,6 @@ from dataclasses import is_dataclass
 from enum import Enum, Flag
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from pydantic import BaseModel
-from pydantic_core import from_json, to_json
-
 from piecework.errors import InvalidWorkError
 from piecework.loaded import (
     RestoredError,
@@ -105,6 +102,8 @@ class DefaultCodec:
         Raises:
             InvalidWorkError: It cannot be kept; the text names the path, the type and the fix.
         """
+        from pydantic_core import to_json
+
         return to_json(self.pack(value)).decode()
 
     def decode(self, text: str) -> Any:
@@ -114,6 +113,8 @@ class DefaultCodec:
             InvalidWorkError: The text is not JSON, a tag is malformed, or an enum is not loaded.
         """
         try:
+            from pydantic_core import from_json
+
             tree = from_json(text)
         except ValueError as error:
             raise InvalidWorkError(f"the text is not JSON: {error}") from error
@@ -314,8 +315,9 @@ def _text_of(error: BaseException) -> str:
 def _refusal(value: Any) -> Refused:
     kind = cast("type[Any]", type(value))
     name = kind.__qualname__
-    if isinstance(value, BaseModel) or is_dataclass(kind):
-        what = "model" if isinstance(value, BaseModel) else "dataclass"
+    model = hasattr(kind, "__pydantic_core_schema__")
+    if model or is_dataclass(kind):
+        what = "dataclass" if is_dataclass(kind) else "model"
         return Refused(f"the {what} {name} without an annotation", f"Annotate it with {name}.")
     for parent in kind.__mro__[1:]:
         if parent in WRITERS or parent in (dict, list, tuple, set, frozenset):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
-
-from typing_extensions import Unpack
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from piecework.errors import PieceworkError
 

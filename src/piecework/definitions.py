@@ -12,18 +12,19 @@ from typing import (
     Concatenate,
     Generic,
     Literal,
+    ParamSpec,
     Protocol,
     TypeAlias,
     TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
     overload,
 )
 
-from typing_extensions import ParamSpec, TypeVar, Unpack
-
-from piecework.binding import Binding
 from piecework.clock import Seconds, seconds
 from piecework.context import WorkContext
-from piecework.errors import ConfigError
+from piecework.errors import ConfigError, InvalidWorkError
 from piecework.options import (
     NO_OPTIONS,
     ExecutorKind,
@@ -37,6 +38,7 @@ from piecework.running import new_id
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from piecework.binding import Binding
     from piecework.codec import Codec
     from piecework.doers import Doer
     from piecework.ports.queue import Queue
@@ -45,20 +47,30 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True, default=Any)
+R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Returned by ``on_failure``: try again in so many seconds without spending an attempt."""
+    """Returned by ``on_failure``: try again in so many seconds without spending an attempt.
+
+    Example:
+        >>> def on_failure(error, info):
+        ...     return Delay(30) if isinstance(error, RateLimited) else None
+    """
 
     seconds: Seconds
 
 
 @dataclass(frozen=True, slots=True)
 class RunAt:
-    """Returned by ``on_failure``: try again at this time without spending an attempt."""
+    """Returned by ``on_failure``: try again at this time without spending an attempt.
+
+    Example:
+        >>> def on_failure(error, info):
+        ...     return RunAt(error.resets_at) if isinstance(error, RateLimited) else None
+    """
 
     at: datetime
 
@@ -122,13 +134,14 @@ class Work(Generic[R_co]):
         id: Its id, known before it is enqueued. Enqueueing the same work twice runs it once.
         type: The name of its work type.
         options: What ``with_options`` was given.
+        sent: Whether this object was enqueued before.
 
     Example:
         >>> add(1, b=2).with_options(delay=5).input
         {'a': 1, 'b': 2}
     """
 
-    __slots__ = ("encoded", "id", "options", "type", "work_type")
+    __slots__ = ("encoded", "id", "options", "sent", "type", "work_type")
 
     def __init__(
         self,
@@ -142,6 +155,7 @@ class Work(Generic[R_co]):
         self.type = work_type.type
         self.encoded = encoded
         self.options = options
+        self.sent = False
         self.id = id or options.id or new_id(self.type, encoded)
 
     @property
@@ -172,7 +186,11 @@ class WorkType(Generic[P, R_co]):
         fn: The plain function, to call it directly (in a test, say).
         options: The options of the type.
         batch: How works are collected, for a batch type.
-        binding: Maps arguments and results to and from JSON text.
+
+    Example:
+        >>> add = define_work("add", lambda a, b: a + b)
+        >>> add(1, b=2).type, add.fn(1, 2)
+        ('add', 3)
     """
 
     def __init__(
@@ -199,14 +217,20 @@ class WorkType(Generic[P, R_co]):
         self.executor: ExecutorKind = self._executor(options.get("executor"))
         self.timeout = _timeout(type, options.get("timeout"))
         self.level = _level(type, options)
-        self.binding: Binding = Binding(
-            fn,
-            work_type=type,
-            codec=options.get("codec"),
-            context_type=WorkContext,
-            batch=batch is not None,
-        )
         functools.update_wrapper(self, fn, updated=())
+
+    @functools.cached_property
+    def binding(self) -> Binding:
+        """Maps arguments and results to and from JSON text."""
+        from piecework.binding import Binding  # brings pydantic, which defining does not need
+
+        return Binding(
+            self.fn,
+            work_type=self.type,
+            codec=self.options.get("codec"),
+            context_type=WorkContext,
+            batch=self.batch is not None,
+        )
 
     def _executor(self, asked: ExecutorKind | None) -> ExecutorKind:
         if asked is None:
@@ -251,6 +275,23 @@ def is_async(fn: Callable[..., Any]) -> bool:
     )
 
 
+def check_distinct(works: Sequence[Work[Any]]) -> None:
+    """Check that no work is given twice.
+
+    Raises:
+        InvalidWorkError: Two of the works have the same id.
+    """
+    seen: set[str] = set()
+    for work in works:
+        if work.id in seen:
+            raise InvalidWorkError(
+                f"the work {work.id} was given twice",
+                work_type=work.type,
+                fix="Build a new work for each call.",
+            )
+        seen.add(work.id)
+
+
 def _timeout(type: str, value: Seconds | None) -> float | None:
     return parse_options({"timeout": value}, type).timeout
 
@@ -266,9 +307,21 @@ def _level(type: str, options: TypeOptions) -> Options:
     return parse_options(own, type)
 
 
+class _Unknown:
+    """No value is one: only a parameter without an annotation, ``Any`` or ``object`` takes it.
+
+    A handler whose first parameter is such would count as one that takes a context, and lose that
+    parameter. The overloads with this class come first and leave its arguments unchecked.
+    """
+
+
 class Define(Protocol):
     """The decorator that ``define_work(...)`` returns."""
 
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[_Unknown, ...], Awaitable[R]], /
+    ) -> WorkType[..., R]: ...
     @overload
     def __call__(
         self, fn: Callable[Concatenate[WorkContext, P], Awaitable[R]], /
@@ -276,19 +329,34 @@ class Define(Protocol):
     @overload
     def __call__(self, fn: Callable[P, Awaitable[R]], /) -> WorkType[P, R]: ...
     @overload
+    def __call__(self, fn: Callable[Concatenate[_Unknown, ...], R], /) -> WorkType[..., R]: ...
+    @overload
     def __call__(self, fn: Callable[Concatenate[WorkContext, P], R], /) -> WorkType[P, R]: ...
     @overload
     def __call__(self, fn: Callable[P, R], /) -> WorkType[P, R]: ...
 
 
 @overload
+def define_work(
+    name: Callable[Concatenate[_Unknown, ...], Awaitable[R]], /
+) -> WorkType[..., R]: ...
+@overload
 def define_work(name: Callable[Concatenate[WorkContext, P], Awaitable[R]], /) -> WorkType[P, R]: ...
 @overload
 def define_work(name: Callable[P, Awaitable[R]], /) -> WorkType[P, R]: ...
 @overload
+def define_work(name: Callable[Concatenate[_Unknown, ...], R], /) -> WorkType[..., R]: ...
+@overload
 def define_work(name: Callable[Concatenate[WorkContext, P], R], /) -> WorkType[P, R]: ...
 @overload
 def define_work(name: Callable[P, R], /) -> WorkType[P, R]: ...
+@overload
+def define_work(
+    name: str,
+    handler: Callable[Concatenate[_Unknown, ...], Awaitable[R]],
+    /,
+    **options: Unpack[TypeOptions],
+) -> WorkType[..., R]: ...
 @overload
 def define_work(
     name: str,
@@ -300,6 +368,10 @@ def define_work(
 def define_work(
     name: str, handler: Callable[P, Awaitable[R]], /, **options: Unpack[TypeOptions]
 ) -> WorkType[P, R]: ...
+@overload
+def define_work(
+    name: str, handler: Callable[Concatenate[_Unknown, ...], R], /, **options: Unpack[TypeOptions]
+) -> WorkType[..., R]: ...
 @overload
 def define_work(
     name: str, handler: Callable[Concatenate[WorkContext, P], R], /, **options: Unpack[TypeOptions]
@@ -339,9 +411,9 @@ def define_work(
         >>> sub = define_work("sub", lambda a, b: a - b)
     """
     if callable(name):
-        return WorkType(_name_of(name), name, options)
+        return cast("WorkType[..., Any]", WorkType(_name_of(name), name, options))
     if handler is not None:
-        return WorkType(name or _name_of(handler), handler, options)
+        return cast("WorkType[..., Any]", WorkType(name or _name_of(handler), handler, options))
 
     def decorate(fn: Callable[..., Any]) -> WorkType[..., Any]:
         return WorkType(name or _name_of(fn), fn, options)
@@ -360,18 +432,62 @@ class DefineBatch(Protocol):
     def __call__(self, fn: Callable[[list[T]], Awaitable[None]], /) -> WorkType[[T], None]: ...
     @overload
     def __call__(self, fn: Callable[[list[T]], Sequence[R | Exception]], /) -> WorkType[[T], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[list[T]], None], /) -> WorkType[[T], None]: ...
 
 
+@overload
+def define_batch_work(
+    name: str,
+    handler: Callable[[list[T]], Awaitable[Sequence[R | Exception]]],
+    /,
+    *,
+    size: int,
+    max_wait: Seconds = 0.1,
+    **options: Unpack[TypeOptions],
+) -> WorkType[[T], R]: ...
+@overload
+def define_batch_work(
+    name: str,
+    handler: Callable[[list[T]], Awaitable[None]],
+    /,
+    *,
+    size: int,
+    max_wait: Seconds = 0.1,
+    **options: Unpack[TypeOptions],
+) -> WorkType[[T], None]: ...
+@overload
+def define_batch_work(
+    name: str,
+    handler: Callable[[list[T]], Sequence[R | Exception]],
+    /,
+    *,
+    size: int,
+    max_wait: Seconds = 0.1,
+    **options: Unpack[TypeOptions],
+) -> WorkType[[T], R]: ...
+@overload
 def define_batch_work(
     name: str, /, *, size: int, max_wait: Seconds = 0.1, **options: Unpack[TypeOptions]
-) -> DefineBatch:
+) -> DefineBatch: ...
+def define_batch_work(
+    name: str,
+    handler: Callable[..., Any] | None = None,
+    /,
+    *,
+    size: int,
+    max_wait: Seconds = 0.1,
+    **options: Unpack[TypeOptions],
+) -> Any:
     """Make a handler of many inputs a work type whose works are queued one by one.
 
     The handler takes a list of inputs and returns a list with one output per input, in the same
-    order. An output that is an exception fails that work alone.
+    order; one that returns ``None`` gives each of them ``None``. An output that is an exception
+    fails that work alone: annotate ``list[R | Exception]``.
 
     Args:
         name: The name of the type.
+        handler: The handler, in the functional form.
         size: How many works one call takes at most.
         max_wait: Seconds that the first work of a batch waits for others.
         **options: See ``TypeOptions``.
@@ -383,18 +499,26 @@ def define_batch_work(
         >>> @define_batch_work("embed", size=50, max_wait=0.1)
         ... async def embed(texts: list[str]) -> list[int]:
         ...     return [len(text) for text in texts]
+        >>> embed = define_batch_work("embed", handler, size=50)
     """
-    wait = seconds(max_wait)
-    if size < 1 or wait < 0:
-        raise ConfigError(
-            f"work type {name!r}: size must be at least 1 and max_wait at least 0 seconds, "
-            f"not {size} and {wait:g}"
-        )
+    policy = _batch_policy(name, size, max_wait)
+    if handler is not None:
+        return cast("WorkType[..., Any]", WorkType(name, handler, options, batch=policy))
 
     def decorate(fn: Callable[..., Any]) -> WorkType[..., Any]:
-        return WorkType(name, fn, options, batch=BatchPolicy(size, wait))
+        return WorkType(name, fn, options, batch=policy)
 
     return decorate
+
+
+def _batch_policy(name: str, size: object, max_wait: Seconds) -> BatchPolicy:
+    wait = seconds(max_wait)
+    if type(size) is not int or size < 1 or not 0 <= wait < float("inf"):
+        raise ConfigError(
+            f"work type {name!r}: size must be a whole number from 1 and max_wait at least 0 "
+            f"seconds, not {size!r} and {wait:g}"
+        )
+    return BatchPolicy(size, wait)
 
 
 def _name_of(fn: Callable[..., Any]) -> str:

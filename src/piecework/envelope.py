@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +19,14 @@ if TYPE_CHECKING:
 ENVELOPE_VERSION = 1
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
-_from_json = json.JSONDecoder().decode
+_quote = json.encoder.encode_basestring
+_scan = json.JSONDecoder().raw_decode
+
+
+def _from_json(text: str) -> Any:
+    """Parse JSON without the white space that our own texts never have around them."""
+    value, end = _scan(text)
+    return value if end == len(text) else json.loads(text)
 
 
 class NewerEnvelopeError(Exception):
@@ -95,26 +103,31 @@ class Envelope(NamedTuple):
 
 
 def encode(env: Envelope) -> str:
-    """The envelope as the text of a message. Fields that have their default are left out."""
-    data: dict[str, Any] = {
-        "v": ENVELOPE_VERSION,
-        "id": env.id,
-        "type": env.type,
-        "input": env.input,
-        "group_id": env.group_id,
-        "queue_at": env.queue_at,
-        "start_at": env.start_at,
-        "attempt": env.attempt,
-        "retry": env.retry.as_tuple(),
-        "version": env.version,
-    }
-    if env[7:10] != _DEFAULTS[7:10] or env[11:] != _DEFAULTS[11:]:
-        for name, value, default in zip(_FIELDS, env, _DEFAULTS, strict=True):
-            if name not in data and value != default:
-                data[name] = value
-    return _to_json(data)
+    """The envelope as the text of a message. Fields that have their default are left out.
+
+    Put together by hand, because every work pays for it; the strings are quoted by ``json``.
+    """
+    text = (
+        f'{{"v":{ENVELOPE_VERSION},"id":{_quote(env.id)},"type":{_quote(env.type)},'
+        f'"input":{_quote(env.input)},"queue_at":{env.queue_at},"start_at":{env.start_at},'
+        f'"retry":{_retry_text(env.retry)},"version":{env.version}'
+    )
+    if env.group_id != env.id:
+        text += f',"group_id":{_quote(env.group_id)}'
+    if env[6:9] != _DEFAULTS[6:9] or env[11:] != _DEFAULTS[11:]:
+        rest = zip(_FIELDS, env, _DEFAULTS, strict=True)
+        more = {name: v for name, v, d in rest if v != d and name not in _ALWAYS}
+        if more:
+            text += "," + _to_json(more)[1:-1]
+    return text + "}"
 
 
+@functools.lru_cache(256)
+def _retry_text(retry: Retry) -> str:
+    return _to_json(retry.as_tuple())
+
+
+_ALWAYS = frozenset({"id", "type", "input", "group_id", "queue_at", "start_at", "retry", "version"})
 _FIELDS = Envelope._fields
 _DEFAULTS = Envelope("", "", "", "", 0, 0)
 
@@ -173,7 +186,9 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "trace": (_is_trace, "texts by name"),
     "recheck": (lambda value: isinstance(value, bool), "true or false"),
 }
-_REQUIRED = ("id", "type", "input", "group_id", "queue_at", "start_at")
+#: How many fields an envelope has that says nothing out of the ordinary, beside its version.
+_PLAIN_FIELDS = 7
+_REQUIRED = ("id", "type", "input", "queue_at", "start_at")
 
 
 def decode(body: str) -> Envelope:
@@ -187,15 +202,40 @@ def decode(body: str) -> Envelope:
         data: Any = _from_json(body)
     except (ValueError, RecursionError) as error:
         raise InvalidWorkError(f"bad message: not JSON ({type(error).__name__})") from error
-    if not isinstance(data, dict):
+    if type(data) is not dict:
         raise InvalidWorkError(f"bad message: a JSON object is needed, not {_kind(data)}")
     fields: dict[str, Any] = data  # pyright: ignore[reportUnknownVariableType] - JSON has text keys
     version = fields.pop("v", None)
-    if type(version) is not int or version < 1:
-        raise InvalidWorkError("bad message: it has no envelope version, so it was never ours")
-    if version > ENVELOPE_VERSION:
-        name = fields.get("type")
-        raise NewerEnvelopeError(version, name if isinstance(name, str) else "")
+    if version != ENVELOPE_VERSION or type(version) is not int:
+        _check_version(version, fields)
+    return _plain(fields) or _checked(fields)
+
+
+def _plain(fields: dict[str, Any]) -> Envelope | None:
+    """The short way for a well-formed envelope without optional fields; else ``None``."""
+    if len(fields) != _PLAIN_FIELDS:
+        return None
+    try:
+        id, type_, text = fields["id"], fields["type"], fields["input"]
+        queue_at, start_at, version = fields["queue_at"], fields["start_at"], fields["version"]
+        retry = Retry.from_tuple(fields["retry"])
+    except (KeyError, ValueError, TypeError):
+        return None
+    if (
+        type(id) is type(type_) is type(text) is str
+        and type(queue_at) is type(start_at) is type(version) is int
+        and id != ""
+        and type_ != ""
+        and -_FAR < queue_at < _FAR
+        and -_FAR < start_at < _FAR
+        and 0 <= version < _FAR
+    ):
+        return Envelope(id, type_, text, id, queue_at, start_at, 1, 0, None, retry, version)
+    return None
+
+
+def _checked(fields: dict[str, Any]) -> Envelope:
+    """Look at every field, and say what is wrong with the first bad one."""
     work_type = fields.get("type")
     shown = work_type if isinstance(work_type, str) else ""
     retry = _read_retry(fields.pop("retry", None), shown)
@@ -212,7 +252,15 @@ def decode(body: str) -> Envelope:
     for name in _REQUIRED:
         if name not in fields:
             raise InvalidWorkError("bad message: it is missing", work_type=shown, field=name)
+    fields.setdefault("group_id", fields["id"])
     return Envelope(retry=retry, **fields)
+
+
+def _check_version(version: Any, fields: dict[str, Any]) -> None:
+    if type(version) is not int or version < 1:
+        raise InvalidWorkError("bad message: it has no envelope version, so it was never ours")
+    name = fields.get("type")
+    raise NewerEnvelopeError(version, name if isinstance(name, str) else "")
 
 
 def _read_retry(value: Any, work_type: str) -> Retry:

@@ -77,6 +77,12 @@ class WorkFailedError(PieceworkError):
         type: The name of its work type.
         error_type: The name of the exception's class.
         traceback: The formatted traceback, or an empty string.
+
+    Example:
+        >>> try:
+        ...     await handle.result()
+        ... except WorkFailedError as error:
+        ...     print(error.id, error.error_type, error.traceback)
     """
 
     def __init__(
@@ -168,6 +174,12 @@ class BackendError(PieceworkError, ConnectionError):
         operation: The operation that failed.
         problem: What the backend answered.
         fix: What to check or to do.
+
+    Example:
+        >>> try:
+        ...     await work.enqueue(built)
+        ... except BackendError as error:
+        ...     await work.enqueue(built)  # the same work: safe, whether it was accepted or not
     """
 
     def __init__(self, resource: str, operation: str, problem: str, *, fix: str = "") -> None:

@@ -40,14 +40,14 @@ def describe_error(error: object) -> tuple[str, str, str]:
     """
     if isinstance(error, RetryAbort):
         error = cause_of(error)
-    message = _message(error)
+    message = message_of(error)
     if isinstance(error, _TEXT_ALONE):
-        return "RetryAbort", message or "RetryAbort", _traceback(error, message)
-    name = _storable(type(error).__name__)[:MAX_NAME_CHARS]
+        return "RetryAbort", message or "RetryAbort", traceback_of(error)
+    name = name_of(error)
     if not isinstance(error, BaseException):
         return name, message, ""
     text = f"{name}: {message}"[:MAX_TEXT_CHARS] if message else name
-    return name, text, _traceback(error, text)
+    return name, text, traceback_of(error)
 
 
 def cause_of(abort: RetryAbort) -> BaseException:
@@ -58,24 +58,34 @@ def cause_of(abort: RetryAbort) -> BaseException:
     return cause
 
 
-def _message(error: object) -> str:
+def name_of(error: object) -> str:
+    """The name of its class, such that it can be stored."""
+    return storable(type(error).__name__)[:MAX_NAME_CHARS]
+
+
+def message_of(error: object) -> str:
+    """Its own text without its name, such that it can be stored."""
     try:
         text = str(error)
     except Exception as broken:  # noqa: BLE001 - any error may come out of a user's __str__
         text = f"<no text: __str__ raised {type(broken).__name__}>"
-    return _storable(text[:MAX_TEXT_CHARS])
+    return storable(text[:MAX_TEXT_CHARS])
 
 
-def _traceback(error: BaseException, text: str) -> str:
+def traceback_of(error: BaseException) -> str:
+    """Its formatted traceback, such that it can be stored; a long one loses its middle."""
     try:
         lines = "".join(traceback.format_exception(error))
     except Exception as broken:  # noqa: BLE001 - a strange class must not hide the failure itself
-        lines = f"{text}\n<no traceback: formatting raised {type(broken).__name__}>\n"
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        text = f"{name_of(error)}: {message_of(error)}"
+        lines = f"{frames}{text}\n<no traceback: formatting raised {type(broken).__name__}>\n"
     if len(lines) > MAX_TRACEBACK_CHARS:
         half = (MAX_TRACEBACK_CHARS - len(_CUT)) // 2
         lines = lines[:half] + _CUT + lines[-half:]
-    return _storable(lines)
+    return storable(lines)
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
+    """The text with lone surrogates, which have no UTF-8, replaced."""
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)

@@ -12,6 +12,7 @@ from piecework.ledger import FAILED, HOLD, MEMBERS, OK
 from piecework.state import TERMINAL, WorkState
 
 if TYPE_CHECKING:
+    from piecework.envelope import Envelope
     from piecework.ports.store import Record
 
 #: The built-in work type of gates and dependencies.
@@ -122,6 +123,11 @@ def judge_gate(spec: GateSpec, record: Record) -> Verdict:
         failed=record.count(FAILED),
         drained=is_drained(record),
     )
+
+
+def is_gate(env: Envelope) -> bool:
+    """Whether this is a gate of ``then=``, which has no message, and not a dependency."""
+    return env.type == DEPENDENCY_TYPE and env.input.startswith('{"then"')
 
 
 def is_drained(record: Record) -> bool:

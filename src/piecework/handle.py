@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic
-
-from typing_extensions import TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Sequence
 
     from piecework.clock import Seconds
+    from piecework.options import Track
     from piecework.state import Progress, WorkState
     from piecework.system import WorkSystem
 
-R = TypeVar("R", default=Any)
-R_co = TypeVar("R_co", covariant=True, default=Any)
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
 class WorkHandle(Generic[R_co]):
@@ -30,7 +29,7 @@ class WorkHandle(Generic[R_co]):
         3
     """
 
-    __slots__ = ("_after", "_load", "_system", "group_id", "id")
+    __slots__ = ("_after", "_load", "_system", "_track", "group_id", "id")
 
     def __init__(
         self,
@@ -38,10 +37,12 @@ class WorkHandle(Generic[R_co]):
         id: str,
         group_id: str,
         load: Callable[[str], Any] | None = None,
+        track: Track = "full",
         after: str | None = None,
     ) -> None:
         self._system = system
         self._load = load
+        self._track: Track = track
         self._after = after  # the gate that starts the work, which has no record before
         self.id = id
         self.group_id = group_id
@@ -59,7 +60,9 @@ class WorkHandle(Generic[R_co]):
             TimeoutError: It has not ended within ``timeout``; it goes on.
             ConfigError: Its type is not tracked, so that nobody can wait for it.
         """
-        return await self._system.wait_result(self.id, self._load, timeout, after=self._after)
+        return await self._system.wait_result(
+            self.id, self._load, timeout, self._track, after=self._after
+        )
 
     async def group(self, timeout: Seconds | None = None) -> Any:
         """Wait until all works of the group have ended, well or not; give the group's result.
@@ -67,7 +70,7 @@ class WorkHandle(Generic[R_co]):
         Raises:
             TimeoutError: They have not ended within ``timeout`` seconds.
         """
-        return await self._system.wait_group(self.group_id, timeout)
+        return await self._system.wait_group(self.group_id, timeout, self._track)
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self.group().__await__()
@@ -94,6 +97,11 @@ class WorkHandles(list[WorkHandle[R]]):
     Attributes:
         then: The handles of the works that a gate starts.
         gate: The handle of that gate; ``None`` without ``then=``.
+
+    Example:
+        >>> handles = await work.enqueue_many([add(1, 2), add(3, 4)])
+        >>> await handles.results()
+        [3, 7]
     """
 
     then: Sequence[WorkHandle[Any]] = ()

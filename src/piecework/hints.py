@@ -152,16 +152,19 @@ def item_of(annotation: Any) -> Any:
     return arguments[0] if arguments else Any
 
 
-def kept_of(annotation: Any) -> Any:
-    """What is kept of ``R | Exception``, an output of a batch: an exception is no result."""
+def without_errors(annotation: Any) -> Any:
+    """What a batch handler gives for a work that succeeds: a union less its exceptions.
+
+    Where nothing is left (a list of exceptions alone), no work ever succeeds, or with ``None``.
+    """
     if get_origin(annotation) not in _UNIONS:
-        return annotation
-    kept = [
-        one
-        for one in get_args(annotation)
-        if not (inspect.isclass(one) and issubclass(one, BaseException))
-    ]
-    return Union[tuple(kept)] if kept else Any  # noqa: UP007 - made of a tuple
+        return None if _is_error(annotation) else annotation
+    kept = tuple(member for member in get_args(annotation) if not _is_error(member))
+    return Union[kept] if kept else None  # noqa: UP007 - the members are known at run time
+
+
+def _is_error(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseException)
 
 
 def _function(fn: Any) -> Any:

@@ -35,6 +35,9 @@ class WorkOptions(TypedDict, total=False):
         id: The id, in place of a random one; enqueueing the same id again does nothing.
         unique: While a work of this type with this key is not terminal, enqueue returns that one.
         unique_for: Seconds that the key stays taken, in place of "until it is terminal".
+
+    Example:
+        >>> await work.enqueue(add(1, 2), delay=5, priority=3, unique="nightly")
     """
 
     delay: Seconds | None

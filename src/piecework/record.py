@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from piecework.clock import from_ms
-from piecework.envelope import Envelope, decode
+from piecework.envelope import Envelope, NewerEnvelopeError, decode
+from piecework.errors import InvalidWorkError
 from piecework.state import TERMINAL, Progress, Status, WorkState
 
 if TYPE_CHECKING:
     from piecework.ports.store import Record
 
+_quote = json.encoder.encode_basestring
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -73,14 +75,37 @@ class Item:
 
 
 def read_item(record: Record) -> Item | None:
-    """Read a work's record; ``None`` where there is none."""
+    """Read a work's record; ``None`` where there is none.
+
+    Raises:
+        InvalidWorkError: It was not written by us.
+    """
     value = record.value
     if value is None:
         return None
     line, _, payload = value.partition("\n")
-    status, _, header = line.partition(" ")
-    return Item(
-        cast("Status", status), json.loads(header) if header else {}, payload, record.version
+    status, _, text = line.partition(" ")
+    if status not in _STATUSES:
+        raise _corrupt(record.key, "it starts with no status")
+    if not text:
+        return Item(cast("Status", status), {}, payload, record.version)
+    try:
+        header: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _corrupt(record.key, "its header is not JSON") from error
+    if not isinstance(header, dict):
+        raise _corrupt(record.key, "its header is not a JSON object")
+    known = cast("dict[str, Any]", header)
+    return Item(cast("Status", status), known, payload, record.version)
+
+
+_STATUSES = TERMINAL | {"pending", "running"}
+
+
+def _corrupt(key: str, problem: str) -> InvalidWorkError:
+    return InvalidWorkError(
+        f"the record {key!r} cannot be read: {problem}",
+        fix="Give every program that shares the store a prefix of its own.",
     )
 
 
@@ -109,32 +134,26 @@ def terminal_value(
     body: str = "",
 ) -> str:
     """The value of a work that has settled; ``body`` is kept for a dead one, to redrive it."""
-    header: dict[str, Any] = {
-        "t": env.type,
-        "a": env.attempt,
-        "q": env.queue_at,
-        "s": env.start_at,
-        "e": end_at,
-        "w": writer,
-    }
+    header = (
+        f'{{"t":{_quote(env.type)},"a":{env.attempt},"q":{env.queue_at},"s":{env.start_at},'
+        f'"e":{end_at},"w":{_quote(writer)}'
+    )
     if run_at is not None:
-        header["r"] = run_at
-    if env.priority:
-        header["p"] = env.priority
-    if env.group is not None:
-        header["g"] = env.group
-    if env.group_id != env.id:
-        header["gid"] = env.group_id
-    if env.parent_id is not None:
-        header["pid"] = env.parent_id
-    if env.gate is not None:
-        header["gate"] = env.gate
+        header += f',"r":{run_at}'
+    rest = {
+        "p": env.priority or None,
+        "g": env.group,
+        "gid": env.group_id if env.group_id != env.id else None,
+        "pid": env.parent_id,
+        "gate": env.gate,
+    }
     if outcome.error is not None:
-        header["err"] = outcome.error
-        header["et"] = outcome.error_type
-        header["tb"] = outcome.traceback
+        rest |= {"err": outcome.error, "et": outcome.error_type, "tb": outcome.traceback}
+    for name, value in rest.items():
+        if value is not None:
+            header += f',"{name}":{_to_json(value)}'
     payload = outcome.result if outcome.status == "success" else body
-    return f"{outcome.status} {_to_json(header)}\n{payload or ''}"
+    return f"{outcome.status} {header}}}\n{payload or ''}"
 
 
 def with_header(item: Item, **extra: Any) -> str:
@@ -143,12 +162,29 @@ def with_header(item: Item, **extra: Any) -> str:
 
 
 def read_state(id: str, record: Record) -> WorkState | None:
-    """The public state of a work, without its result; ``None`` where there is no record."""
+    """The public state of a work, without its result; ``None`` where there is no record.
+
+    Raises:
+        InvalidWorkError: The record was not written by us, or by a newer release.
+    """
     item = read_item(record)
     if item is None:
         return None
+    try:
+        return _state_of(id, item)
+    except InvalidWorkError:
+        raise
+    except NewerEnvelopeError as error:
+        raise _corrupt(record.key, str(error)) from error
+    except (KeyError, TypeError, ValueError, OverflowError, OSError) as error:
+        raise _corrupt(record.key, f"its header is not ours ({error!r})") from error
+
+
+def _state_of(id: str, item: Item) -> WorkState:
     header = item.header
     if item.terminal:
+        if not isinstance(header["t"], str) or type(header["a"]) is not int:
+            raise TypeError(header["t"], header["a"])
         return WorkState(
             id=id,
             type=header["t"],

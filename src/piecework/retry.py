@@ -9,9 +9,17 @@ from datetime import timedelta
 from enum import Enum
 from functools import lru_cache
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, Final, Literal, Never, TypeAlias, TypeVarTuple, cast
-
-from typing_extensions import TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    Never,
+    TypeAlias,
+    TypeVar,
+    TypeVarTuple,
+    cast,
+)
 
 from piecework.clock import Seconds, seconds, sleep
 from piecework.errors import ConfigError
@@ -22,7 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
 T = TypeVar("T")
-E = TypeVar("E", default=Never)
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultTypeVar
+
+    E = DefaultTypeVar("E", default=Never)
+else:  # a default is for type checkers, and Python 3.11 has none
+    E = TypeVar("E")
 Ts = TypeVarTuple("Ts")
 
 Given: TypeAlias = tuple[int | None, float | None, float | None, float | None, float | None]
@@ -199,7 +212,12 @@ def set_default_retry(retry: Retry) -> None:
 
 
 def get_default_retry() -> Retry:
-    """The process-wide default, laid over the core defaults: all five fields are given."""
+    """The process-wide default, laid over the core defaults: all five fields are given.
+
+    Example:
+        >>> get_default_retry().attempts
+        3
+    """
     return _process_default
 
 

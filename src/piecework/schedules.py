@@ -17,6 +17,10 @@ class ScheduleHandle:
 
     Attributes:
         name: Its name.
+
+    Example:
+        >>> nightly = work.schedule("report", report(), cron="0 3 * * *")
+        >>> nightly.cancel()
     """
 
     __slots__ = ("_cancel", "name")

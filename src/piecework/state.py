@@ -33,6 +33,10 @@ class Progress:
         done: Units that are done.
         total: Units in all, if known.
         message: What it is doing.
+
+    Example:
+        >>> async for progress in handle.progress():
+        ...     print(progress.done, progress.total, progress.message)
     """
 
     done: float
@@ -60,6 +64,11 @@ class WorkState:
         parent_id: The work whose handler queued it.
         result: What its handler returned, once it succeeded.
         progress: What its handler last said with ``ctx.progress``.
+
+    Example:
+        >>> state = await work.state(handle.id)
+        >>> state.status, state.result
+        ('success', 3)
     """
 
     id: str
@@ -99,6 +108,11 @@ class WorkEvent:
         error: For ``failed``: what went wrong, as ``Name: message``.
         start_at: For ``queued``, ``deferred`` and a ``failed`` that is retried: when it may start.
         result: For ``succeeded`` what the handler returned, for ``group-done`` the group's result.
+
+    Example:
+        >>> def hear(event):
+        ...     print(event.kind, event.type, event.id)
+        >>> create_work(work=[add], on_event=hear)
     """
 
     kind: EventKind
@@ -124,6 +138,10 @@ class WorkInfo:
         attempt: Which attempt this is, from 1.
         attempts: How many attempts it has in all.
         input: The arguments by name, JSON-able.
+
+    Example:
+        >>> def on_failure(error, info):
+        ...     return "abort" if info.attempt > 1 else "retry"
     """
 
     id: str
@@ -142,6 +160,11 @@ class GroupInfo:
         group_id: The id of the group's root work.
         last_result: What ``ctx.set_result`` was last given, or ``None``.
         states: The states of the group's works that this process settled (the latest 1,000).
+
+    Example:
+        >>> def nobody_waited(info):
+        ...     print(info.group_id, info.last_result)
+        >>> create_work(work=[add], unhandled_work_group=nobody_waited)
     """
 
     group_id: str
@@ -160,6 +183,10 @@ class DeadLetter:
         attempt: The attempt that failed last.
         queue_at: When the work was enqueued.
         body: The message as it was.
+
+    Example:
+        >>> for letter in await work.dead_letters():
+        ...     print(letter.id, letter.type, letter.reason)
     """
 
     id: str

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Self, overload
-
-from typing_extensions import TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from piecework.clock import Now, Seconds, as_clock, seconds
 from piecework.codec import Codec, default_codec
-from piecework.definitions import OnEvent, OnFailure, Work, WorkType
+from piecework.definitions import OnEvent, OnFailure, Work, WorkType, check_distinct
 from piecework.dependency import gate_type
 from piecework.doers import Doer, unlimited_doer
 from piecework.engine.core import Core
-from piecework.engine.engine import Engine
 from piecework.engine.hooks import Hooks, Phase
 from piecework.engine.ports import EnginePubSub, EngineQueue, EngineStore, PortCalls
 from piecework.engine.registry import Registry
 from piecework.engine.settings import Settings
-from piecework.engine.submit import check_distinct
 from piecework.errors import ConfigError, InvalidWorkError
 from piecework.gates import When, check_when
 from piecework.handle import WorkHandle, WorkHandles
@@ -33,8 +29,10 @@ if TYPE_CHECKING:
     import builtins
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 
+    from piecework.engine.engine import Engine
     from piecework.engine.schedule_run import ScheduleEntry
     from piecework.metrics import BackpressureContext
+    from piecework.options import Track
     from piecework.ports.pubsub import PubSub
     from piecework.ports.queue import Lease, Queue
     from piecework.ports.store import Store
@@ -60,6 +58,11 @@ class WorkSystem:
         store: Records.
         metrics: The series; ``format_prometheus`` shows them.
         settings: The numbers.
+
+    Example:
+        >>> work = create_work(work=[add])
+        >>> async with work:
+        ...     handle = await work.enqueue(add(1, 2))
     """
 
     def __init__(
@@ -127,6 +130,7 @@ class WorkSystem:
             worker_id=random_id(),
             dead_letters=None if dlq is None else self._wrap_queue(dlq),
             wrap_queue=self._wrap_queue,
+            queues=self._queues,
         )
 
     def _calls(self, port: str) -> PortCalls:
@@ -151,17 +155,22 @@ class WorkSystem:
                 "this system runs on another event loop; make a second one with create_work "
                 "over the same ports"
             )
+        from piecework.engine.engine import Engine  # not needed by who only defines works
+
         engine = self._engine = Engine(self._core, self._fire)
         for name, (when, make) in self._schedules.items():
             engine.scheduler.add(name, when, make)
         return engine
 
     async def _ready(self) -> Engine:
-        """The engine with its ports open, started if ``auto_start`` says so."""
+        """The engine with its ports open, started if ``auto_start`` says so.
+
+        Once it was stopped, only ``start`` starts it again.
+        """
         engine = self._here()
         if engine.started:
             return engine
-        if self._auto_start:
+        if self._auto_start and not engine.stopped:
             await engine.start()
         else:
             await engine.open()
@@ -172,6 +181,9 @@ class WorkSystem:
 
         Raises:
             BackendError: A port cannot be used; the text names it and the fix.
+
+        Example:
+            >>> await work.start()
         """
         await self._here().start()
 
@@ -184,6 +196,9 @@ class WorkSystem:
 
         Args:
             drain: Seconds that running works may take.
+
+        Example:
+            >>> await work.stop(drain=30)
         """
         engine = self._engine
         if engine is None or engine.loop is not asyncio.get_running_loop():
@@ -243,7 +258,7 @@ class WorkSystem:
         engine = await self._ready()
         prepared = engine.submitter.prepare(built, parse_options(options, built.type))
         env = await engine.submitter.send(prepared)
-        return self._handle(built, env.id, env.group_id)
+        return self._handle(built, env.id, env.group_id, env.track)
 
     def _built(self, work: Work[Any] | str, input: Mapping[str, Any] | None) -> Work[Any]:
         if isinstance(work, str):
@@ -257,9 +272,14 @@ class WorkSystem:
         return work
 
     def _handle(
-        self, work: Work[Any], id: str, group_id: str, after: str | None = None
+        self,
+        work: Work[Any],
+        id: str,
+        group_id: str,
+        track: Track = "full",
+        after: str | None = None,
     ) -> WorkHandle[Any]:
-        return WorkHandle(self, id, group_id, work.work_type.binding.load_result, after)
+        return WorkHandle(self, id, group_id, work.work_type.binding.load_result, track, after)
 
     async def enqueue_many(
         self,
@@ -295,7 +315,7 @@ class WorkSystem:
             prepared = [engine.submitter.prepare(one, given) for one in built]
             envs = await engine.submitter.send_roots(prepared)
             handles.extend(
-                self._handle(one, env.id, env.group_id)
+                self._handle(one, env.id, env.group_id, env.track)
                 for one, env in zip(built, envs, strict=True)
             )
             return handles
@@ -304,7 +324,7 @@ class WorkSystem:
         group_id = gate.env.group_id
         ids = zip(built, gate.ids, strict=True)
         handles.extend(self._handle(one, id, group_id) for one, id in ids)
-        handles.then = [self._handle(one, one.id, group_id, gate.env.id) for one in after]
+        handles.then = [self._handle(one, one.id, group_id, after=gate.env.id) for one in after]
         handles.gate = WorkHandle(self, gate.env.id, group_id)
         return handles
 
@@ -336,18 +356,33 @@ class WorkSystem:
         id: str,
         load: Callable[[str], Any] | None,
         timeout: Seconds | None,
+        track: Track = "full",
         *,
         after: str | None = None,
     ) -> Any:
         """Wait for a result; see ``WorkHandle.result``."""
+        self._check_tracked(id, track)
         engine = await self._opened()
         limit = None if timeout is None else seconds(timeout)
-        return await engine.results.result(id, load, limit, after=after)
+        recorded = track == "full"
+        return await engine.results.result(id, load, limit, recorded=recorded, after=after)
 
-    async def wait_group(self, group_id: str, timeout: Seconds | None) -> Any:
+    async def wait_group(
+        self, group_id: str, timeout: Seconds | None, track: Track = "full"
+    ) -> Any:
         """Wait for a group; see ``WorkHandle.group``."""
+        self._check_tracked(group_id, track)
         engine = await self._opened()
-        return await engine.results.group(group_id, None if timeout is None else seconds(timeout))
+        limit = None if timeout is None else seconds(timeout)
+        return await engine.results.group(group_id, limit, recorded=track == "full")
+
+    @staticmethod
+    def _check_tracked(id: str, track: Track) -> None:
+        if track == "none":
+            raise ConfigError(
+                f"work {id} cannot be waited for: its type has track='none', which keeps no "
+                f"record; use track='result' or 'full'"
+            )
 
     async def _opened(self) -> Engine:
         engine = self._here()
@@ -385,7 +420,7 @@ class WorkSystem:
             work: The work, enqueued anew each time, or a function (plain or async) that returns
                 the work of an occurrence, or ``None`` where it did what is needed itself.
             cron: Five fields; see ``parse_cron``.
-            every: Seconds between two occurrences, counted from 1970.
+            every: Seconds between two occurrences, 1 or more, counted from 1970.
             next: A function of the last occurrence that gives the next one, or ``None`` to end.
             tz: The time zone of ``cron``.
             catch_up: What happens to occurrences that nobody was there for: ``"one"`` fires the
@@ -420,7 +455,7 @@ class WorkSystem:
             return
         if self._adopt:
             self._built(work, None)
-        fresh = Work(work.work_type, work.encoded, id=id, options=work.options)
+        fresh: Work[Any] = Work(work.work_type, work.encoded, id=id, options=work.options)
         await engine.submitter.send(
             engine.submitter.prepare(fresh, parse_options({"id": id}, work.type))
         )
@@ -526,6 +561,10 @@ class WorkSystem:
             status: Only those; ``None`` for all that the store indexes.
             type: Only works of this type.
             limit: The most to return.
+
+        Example:
+            >>> for state in await work.list("dead", limit=10):
+            ...     print(state.id, state.error)
         """
         engine = await self._opened()
         return await engine.listing.list(status, type, limit)
@@ -601,7 +640,7 @@ def create_work(
         unhandled_work_group: Called with a group that ended while nobody waited for it.
         metrics: Where the series are; a fresh ``create_metrics()`` without it.
         auto_start: Start the worker at the first enqueue; ``None`` does so where the queue lives
-            in this process.
+            in this process. After ``stop`` only ``start`` starts it again.
         result_ttl: Seconds that the record of a terminal work is kept.
         now: A ``Clock``, or a function that gives the time, for stamps.
         random: Gives numbers from 0 to 1, for jitter.

@@ -69,11 +69,12 @@ async def nothing() -> None:
 
 
 @pytest.fixture
-async def reported():
+async def reported(loop_errors):
     """What reached the exception handler of the event loop."""
     seen: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
-    return seen
+    yield seen
+    loop_errors.clear()
 
 
 CAPPED = [balanced_doer, priority_doer, age_doer]
@@ -453,6 +454,7 @@ async def test_an_eager_loop_neither_recurses_nor_leaks(make):
     loop.set_task_factory(getattr(asyncio, "eager_task_factory", at_once))
     for _ in range(5_000):
         doer.do(Task(nothing))
+    loop.set_task_factory(None)  # the fixtures' tasks do wait
     gate.set()
     await doer.done()
     assert (doer.running, doer.tasks()) == (0, [])
@@ -480,7 +482,7 @@ async def test_a_task_runs_in_the_context_of_its_do():
 @pytest.mark.parametrize(
     "make", [unlimited_doer, lambda: balanced_doer(1), lambda: rate_limited_doer(2, 5.0)]
 )
-def test_a_doer_serves_one_event_loop_after_another(make):
+def test_a_doer_serves_one_event_loop_after_another(make, loop_errors):
     doer = make()
 
     async def leave_behind() -> None:
@@ -497,6 +499,7 @@ def test_a_doer_serves_one_event_loop_after_another(make):
     loop.close()
     assert (doer.running, doer.waiting, doer.tasks()) == (0, 0, [])
     gc.collect()
+    loop_errors.clear()  # a loop that is closed around tasks complains
 
     async def use() -> None:
         await asyncio.wait_for(doer.done(), 1)
@@ -511,7 +514,7 @@ def test_a_doer_serves_one_event_loop_after_another(make):
     asyncio.run(use())
 
 
-def test_a_loop_closed_around_a_task_leaves_no_noise():
+def test_a_loop_closed_around_a_task_leaves_no_noise(loop_errors):
     doer = balanced_doer(1)
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda *_: None)
@@ -528,6 +531,10 @@ def test_a_loop_closed_around_a_task_leaves_no_noise():
     assert held is not None
     held.get_coro().close()
     assert doer.running == 0
+    del held
+    gc.collect()
+    assert all("destroyed" in error for error in loop_errors)
+    loop_errors.clear()
 
 
 @pytest.mark.parametrize("make", CAPPED)
@@ -710,7 +717,7 @@ def test_a_store_slower_than_the_window_lets_tasks_start_all_the_same():
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_a_broken_store_is_told_and_the_local_limit_holds(told):
+def test_a_broken_store_is_told_and_the_local_limit_holds(told, loop_errors):
     async def main() -> None:
         errors: list[object] = []
         loop = asyncio.get_running_loop()
@@ -729,6 +736,8 @@ def test_a_broken_store_is_told_and_the_local_limit_holds(told):
         assert len(errors) == 2
 
     in_virtual_time(main)
+    assert len(loop_errors) == (0 if told else 2)
+    loop_errors.clear()
 
 
 def test_what_was_taken_back_leaves_no_timer_and_no_request():
@@ -856,7 +865,7 @@ async def test_a_call_cancelled_in_the_doer_cancels_its_caller():
         await caller
 
 
-def test_an_exit_reaches_the_caller_and_the_loop():
+def test_an_exit_reaches_the_caller_and_the_loop(loop_errors):
     seen: list[str] = []
 
     async def leave() -> None:
@@ -872,3 +881,6 @@ def test_an_exit_reaches_the_caller_and_the_loop():
     with pytest.raises(SystemExit):
         asyncio.run(main())
     assert seen
+    gc.collect()
+    assert all("SystemExit" in error for error in loop_errors)
+    loop_errors.clear()

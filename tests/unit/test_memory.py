@@ -745,7 +745,7 @@ def test_the_suites_and_the_backend_do_not_import_pytest():
 def test_the_test_kit_imports_its_suites_only_when_they_are_named():
     code = """if True:
         import sys, piecework.testing
-        assert "piecework.ports" not in sys.modules
+        assert "piecework.testing.conformance" not in sys.modules
         from piecework.testing import PubSubConformance, QueueConformance, StoreConformance
         assert not hasattr(piecework.testing, "Other")
     """

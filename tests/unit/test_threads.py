@@ -362,15 +362,13 @@ def test_any_exception_comes_down_to_text(broken, monkeypatch):  # B27
     except BadError as error:
         text = describe(error)
     assert text.error_type == "BadError"
-    assert text.text == "<its __str__ raised RuntimeError>"
+    assert text.text == "<no text: __str__ raised RuntimeError>"
     assert "test_threads.py" in text.traceback
 
 
 def test_a_long_text_is_cut_and_what_cannot_be_stored_is_replaced():
-    text = describe(ValueError("\udc80" + "x" * 5_000)).text
-    assert len(text) == 4_000
-    assert text.startswith("?x")
-    assert text.endswith("x...")
+    text = describe(ValueError("\udc80" + "x" * 9_000)).text
+    assert text == "\ufffd" + "x" * 7_999
 
 
 async def test_the_overhead_of_a_call_is_small(threads):

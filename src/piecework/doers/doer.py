@@ -41,6 +41,9 @@ class Doer(ABC):
 
     A doer binds no event loop: it may be made when a module is imported, and used again after the
     loop that it ran in was closed (what it held then is forgotten). It serves one loop at a time.
+
+    Example:
+        >>> create_work(work=[add], doer=balanced_doer(max=10))
     """
 
     __slots__ = ()

@@ -9,7 +9,7 @@ from piecework.clock import from_ms
 from piecework.state import WorkEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from piecework.clock import Clock
     from piecework.codec import Codec
@@ -44,6 +44,7 @@ class Core:
         worker_id: Names this system in records; new at each start of a process.
         dead_letters: The queue of dead letters that the system was given.
         wrap_queue: Gives the engine's view of a queue.
+        queues: All queues that were ever wrapped.
     """
 
     settings: Settings
@@ -61,6 +62,7 @@ class Core:
     worker_id: str
     dead_letters: EngineQueue | None
     wrap_queue: Callable[[Queue], EngineQueue]
+    queues: Mapping[int, EngineQueue]
 
     def emit(
         self,

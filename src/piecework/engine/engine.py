@@ -63,7 +63,7 @@ class Engine:
         self.watchdog = Watchdog(core, self.heart, time.perf_counter)
         self.intake = Intake(core, self.heart, self.runner, self.submitter, self.watchdog)
         self.redriver = Redriver(core, self.submitter)
-        self.reconciler = Reconciler(core, self.submitter)
+        self.reconciler = Reconciler(core, self.submitter, self.gates)
         self.canceller = Canceller(core, self.follow, self.cancel_here)
         self.listing = Listing(core, self.results)
         self.scheduler = Scheduler(
@@ -78,8 +78,11 @@ class Engine:
         self._pollers: dict[EngineQueue, Poller] = {}
         self._unsubscribe: list[Callable[[], None]] = []
         self._opening: asyncio.Lock = asyncio.Lock()
+        self._life: asyncio.Lock = asyncio.Lock()
         self._opened: set[object] = set()
+        self._opened_at = -1
         self.started = False
+        self.stopped = False
 
     def _run_here(self, prepared: Prepared) -> None:
         self.intake.run_here(prepared)
@@ -92,14 +95,15 @@ class Engine:
         Raises:
             BackendError: One cannot be used; the text names it and the fix.
         """
-        ports = [self.core.store, self.core.pubsub, *self._queues()]
-        if self._opened.issuperset(ports):
+        known = self.core.registry.changes
+        if self._opened_at == known:
             return
         async with self._opening:
-            for port in ports:
+            for port in (self.core.store, self.core.pubsub, *self._queues()):
                 if port not in self._opened:
                     await port.open()
                     self._opened.add(port)
+            self._opened_at = known
 
     def _queues(self) -> list[EngineQueue]:
         queues = {self.core.queue: None}
@@ -114,16 +118,16 @@ class Engine:
         """Pull, run, and fire schedules from now on. Doing it again does nothing."""
         if self.started:
             return
-        self.started = True
-        try:
+        async with self._life:  # a stop that is under way ends first
+            if self.started:
+                return
             await self.open()
-        except BaseException:
-            self.started = False
-            raise
-        if self.core.queue.capabilities.in_process:
-            await self.waiters.subscribe()
-        self.refresh()
-        self.scheduler.start()
+            if self.core.queue.capabilities.in_process:
+                await self.waiters.subscribe()
+            self.started = True
+            self.stopped = self.intake.stopping = False
+            self.refresh()
+            self.scheduler.start()
 
     def refresh(self) -> None:
         """Poll the queues and watch the doers of all registered types."""
@@ -148,9 +152,14 @@ class Engine:
 
     async def stop(self, drain: float) -> None:
         """Start nothing, let what runs finish within ``drain`` seconds, give back the rest."""
+        async with self._life:
+            await self._stop(drain)
+
+    async def _stop(self, drain: float) -> None:
         loop = self.loop
         until = loop.time() + drain
         self.started = False
+        self.stopped = self.intake.stopping = True
         await self.scheduler.stop()
         pollers, self._pollers = list(self._pollers.values()), {}
         for unsubscribe in self._unsubscribe:
@@ -183,9 +192,13 @@ class Engine:
         if not self.waiters.count:
             await self.waiters.close()
         opened, self._opened = self._opened, set()
-        for port in (self.core.store, self.core.pubsub, *self._queues()):
+        self._opened_at = -1
+        for port in (self.core.store, self.core.pubsub):
             if port in opened:
                 await port.close()
+        for queue in list(self.core.queues.values()):
+            if queue.is_open:
+                await queue.close()
 
     # ---- capacity ------------------------------------------------------------------------------
 
@@ -217,7 +230,11 @@ class Engine:
     def cancel_here(self, id: str) -> bool:
         """Interrupt a work's handler, if it runs in this process."""
         active = self.intake.held(id)
-        if active is None or active.task is None:
+        if active is None:
+            self.intake.doubt(id)
+            return False
+        if active.task is None:
+            active.repeated = True  # it waits for a place, and must look before it starts
             return False
         active.interrupt("cancel", self.core.settings.cancel_grace)
         return True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from piecework.clock import from_ms, sleep
 from piecework.engine.hooks import resolve
 from piecework.engine.notices import NoticeKind, encode_notice
-from piecework.ledger import GROUP_WAITERS, OPEN, WAITERS
+from piecework.ledger import GROUP_WAITERS, OPEN, OPENED, WAITERS
 from piecework.record import read_state
 from piecework.state import GroupInfo, WorkEvent, WorkState
 from piecework.unique import release_unique, unique_key
@@ -40,8 +40,24 @@ class FollowUps:
         self._core = core
         self._gates = gates
         self._results = results
+        hooks = core.hooks
+        self._listened = hooks.on_event is not None or hooks.unhandled_work_group is not None
         self._graces: set[asyncio.Task[None]] = set()
         self._states: OrderedDict[str, list[WorkState]] = OrderedDict()
+
+    def nothing_follows(self, env: Envelope, settled: Settled, outcome: Outcome) -> bool:
+        """Whether a settle is the quiet end of a lone first attempt, as most are."""
+        record = settled.record
+        counts = record.counters
+        return (
+            outcome.status == "success"
+            and env.attempt == 1
+            and env.unique is None
+            and (settled.counter is None or settled.counter is record)
+            and not (counts.get(WAITERS) or counts.get(GROUP_WAITERS) or counts.get(OPENED))
+            and not self._listened
+            and not self._core.registry.listened
+        )
 
     async def settled(
         self, env: Envelope, settled: Settled, outcome: Outcome, *, again: bool = False
@@ -118,10 +134,12 @@ class FollowUps:
             task.add_done_callback(self._graces.discard)
 
     async def _tell_group(self, group_id: str, root: Record) -> None:
+        hooks = self._core.hooks
+        if hooks.on_event is None and not self._core.registry.listened:
+            return
         state = read_state(group_id, root)
         if state is None:
             return
-        hooks = self._core.hooks
         entry = self._core.registry.known(state.type)
         own = None if entry is None else entry.on_event
         if hooks.on_event is None and own is None:

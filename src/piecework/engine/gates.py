@@ -165,7 +165,7 @@ class GateKeeper:
         add = {**first[0].add, HOLD: 1}
         if root:
             add[OPENED] = 1
-        return [replace(first[0], add=add), *first[1:]]
+        return [first[0]._replace(add=add), *first[1:]]
 
     async def _write_pages(self, id: str, ids: Sequence[str]) -> None:
         """Put the ids of a gate's works beside it, so that no record grows with the width."""
@@ -209,6 +209,10 @@ class GateKeeper:
 
     #: Set by the engine: ends a group whose last open work was a gate that no settle closed.
     group_ended: Callable[[Record], Awaitable[None]] | None = None
+
+    async def settle_if_due(self, id: str, record: Record) -> None:
+        """Bring a gate on whose last work could not, because its worker died on the way."""
+        await self._after(id, await self.follow(id, record, repeat=True))
 
     # ---- decide --------------------------------------------------------------------------------
 
@@ -316,7 +320,7 @@ class GateKeeper:
             run_at=None,
             end_at=core.clock.now_ms(),
         )
-        settled = read_item(replace(record, value=value))
+        settled = read_item(record._replace(value=value))
         assert settled is not None
         return await self._write(env.id, item.version, settled, drained=drained, root=env.group_id)
 

@@ -39,7 +39,8 @@ class Heart:
         # Works in the order in which they are due: all wait equally long, so the oldest is first.
         self._fresh: dict[Active, float] = {}
         self._beating: dict[Active, float] = {}
-        self._waiting: dict[Active, asyncio.Task[None]] = {}
+        #: Works with a renewal under way, and the future that tells when it has been answered.
+        self._waiting: dict[Active, asyncio.Future[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -63,23 +64,27 @@ class Heart:
         if active.env.track != "full" or active.traced:
             return
         self._fresh[active] = asyncio.get_running_loop().time() + self._core.settings.start_after
-        if self._timer is None or len(self._fresh) == 1:
+        due = self._fresh[active]
+        if self._timer is None or due < self._timer.when():
             self._set_timer()
 
-    async def end_writes(self, active: Active) -> None:
-        """Write nothing more to the record of a work, and wait for what is under way."""
+    def end_writes(self, active: Active) -> asyncio.Future[None] | None:
+        """Write nothing more to the record of a work; give what is under way, to wait for."""
         self._fresh.pop(active, None)
         active.settling = True
-        if active.writing is not None:
-            await asyncio.wait([active.writing])
+        return active.writing
 
     async def leave(self, active: Active) -> None:
         """End the beats of a work; none is under way when this returns."""
-        self._fresh.pop(active, None)
-        self._beating.pop(active, None)
-        beat = self._waiting.get(active)
+        beat = self.end_beats(active)
         if beat is not None:
             await asyncio.wait([beat])
+
+    def end_beats(self, active: Active) -> asyncio.Future[None] | None:
+        """Start no more beats of a work; give the one that is under way, to wait for."""
+        self._fresh.pop(active, None)
+        self._beating.pop(active, None)
+        return self._waiting.get(active) if self._waiting else None
 
     async def close(self) -> None:
         """End all beats."""
@@ -111,13 +116,13 @@ class Heart:
         starting = self._due(self._fresh, now + min(0.25 * settings.start_after, 0.1))
         renewing = self._due(self._beating, now + 0.25 * settings.heartbeat)
         for active in starting:
-            self._spawn(self._trace(active), [active])
+            self._spawn(self._trace(active))
         by_queue: dict[EngineQueue, list[Active]] = {}
         for active in renewing:
             self._beating[active] = now + settings.heartbeat
             by_queue.setdefault(active.queue, []).append(active)
         for queue, actives in by_queue.items():
-            self._spawn(self._beat(queue, actives), actives)
+            self._spawn(self._beat(queue, actives))
         self._set_timer()
 
     @staticmethod
@@ -131,21 +136,15 @@ class Heart:
             del line[active]
         return due
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None], actives: list[Active]) -> None:
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
-        for active in actives:
-            self._waiting[active] = task
+        task.add_done_callback(self._spawned)
 
-        def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            for active in actives:
-                if self._waiting.get(active) is task:
-                    del self._waiting[active]
-            if not task.cancelled() and (error := task.exception()) is not None:
-                self._core.hooks.report(error, "queue", "a heartbeat failed")
-
-        task.add_done_callback(ended)
+    def _spawned(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._core.hooks.report(error, "queue", "a heartbeat failed")
 
     # ---- beats ---------------------------------------------------------------------------------
 
@@ -164,8 +163,7 @@ class Heart:
         while actives:
             sent = loop.time()
             try:
-                leases = [a.lease for a in actives if a.lease is not None]
-                lost = set(map(id, await queue.extend(leases, visibility)))
+                lost = await self._renew(queue, actives)
             except Exception as error:  # noqa: BLE001 - nothing is known: try until the lease ends
                 self._core.hooks.report(error, "queue", "renewing leases failed")
                 await sleep(pause)
@@ -181,6 +179,19 @@ class Heart:
                     active.good_until = sent + visibility
             return True
         return False
+
+    async def _renew(self, queue: EngineQueue, actives: list[Active]) -> set[int]:
+        """One renewal; gives the identities of the leases that are lost."""
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for active in actives:
+            self._waiting[active] = answered
+        try:
+            leases = [a.lease for a in actives if a.lease is not None]
+            return set(map(id, await queue.extend(leases, self._core.settings.visibility)))
+        finally:
+            answered.set_result(None)
+            for active in actives:
+                self._waiting.pop(active, None)
 
     async def _trace(self, active: Active) -> None:
         """Write the work down as running, or renew what is written; see a request to cancel."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from piecework.engine.active import Active
 from piecework.engine.batcher import Batcher, WorkTask
 from piecework.engine.hooks import resolve
+from piecework.engine.poller import Handed
 from piecework.envelope import NewerEnvelopeError, decode, encode
 from piecework.errors import InvalidWorkError
 from piecework.ports.queue import Message
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from piecework.engine.core import Core
     from piecework.engine.heart import Heart
+    from piecework.engine.poller import HasRoom
     from piecework.engine.ports import EngineQueue
     from piecework.engine.registry import Entry
     from piecework.engine.runner import Runner
@@ -28,6 +30,12 @@ if TYPE_CHECKING:
 
 #: Seconds: the longest delay of a message whose type this worker does not know.
 _LONGEST_UNKNOWN = 300.0
+
+#: How many works that were cancelled elsewhere are remembered until their messages come.
+_DOUBTS = 10_000
+
+#: How often a message of a newer release is given back before it goes to the dead letters.
+_NEWER_BUDGET = 10
 
 
 class Intake:
@@ -61,6 +69,8 @@ class Intake:
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
         self._putting_back: set[asyncio.Task[None]] = set()
+        self._doubted: dict[str, None] = {}
+        self.stopping = False
 
     # ---- what is held --------------------------------------------------------------------------
 
@@ -77,6 +87,12 @@ class Intake:
     def held(self, id: str) -> Active | None:
         """The work of that id, if this process holds it."""
         return self._by_id.get(id)
+
+    def doubt(self, id: str) -> None:
+        """Look at the record of a work before it starts, should its message come here."""
+        self._doubted[id] = None
+        if len(self._doubted) > _DOUBTS:
+            del self._doubted[next(iter(self._doubted))]
 
     def states(self) -> list[WorkState]:
         """Copies of the states of what this process holds."""
@@ -101,14 +117,31 @@ class Intake:
         """The batchers that exist."""
         return list(self._batchers.values())
 
-    async def hand(self, queue: EngineQueue, leases: Sequence[Lease]) -> int:
-        """Sort what was received; return how many works were taken."""
+    async def hand(self, queue: EngineQueue, leases: Sequence[Lease]) -> Handed:
+        """Sort what was received; tell how many works were taken, and who had no room for one."""
         taken = 0
-        for lease in leases:
-            active = await self._sort(queue, lease)
-            if active is not None and self._give(active):
-                taken += 1
-        return taken
+        full: set[HasRoom] = set()
+        place = 0
+        try:
+            for place, lease in enumerate(leases):
+                if self.stopping:
+                    await queue.release(leases[place:], 0.0)
+                    break
+                active = self._plain_work(queue, lease) or await self._sort(queue, lease)
+                if active is None:
+                    continue
+                if self.stopping:
+                    await self.return_unstarted(active)
+                    continue
+                refused = self._give(active)
+                if refused is None:
+                    taken += 1
+                else:
+                    full.add(refused)
+        except asyncio.CancelledError:
+            await queue.release(leases[place + 1 :], 0.0)
+            raise
+        return Handed(taken, full)
 
     async def process(self, queue: EngineQueue, leases: Sequence[Lease]) -> None:
         """Run leases to the end: each is settled, put off or given back when this returns."""
@@ -142,6 +175,8 @@ class Intake:
         self._runs += 1
         active = Active(env, body, entry, queue, lease, f"{self._core.worker_id}:{self._runs}")
         active.finished = self._left
+        if self._doubted and env.id in self._doubted:
+            active.repeated = True
         self._actives[active] = None
         self._by_id[env.id] = active
         if self._idle.is_set():
@@ -184,19 +219,22 @@ class Intake:
                 if task.cancelling() == 0:
                     task.cancel()
 
-    def _give(self, active: Active, *, always: bool = False) -> bool:
-        """Hand a work to its batcher or doer; put it back where there is no room."""
+    def _give(self, active: Active, *, always: bool = False) -> HasRoom | None:
+        """Hand a work to its batcher or doer; put it back if that has no room, and return that."""
         entry = active.entry
         if entry.work_type.batch is not None:
             batcher = self.batcher(entry)
             if always or batcher.available > 0:
                 batcher.add(active)
-                return True
+                return None
+            full: HasRoom = batcher
         elif always or entry.doer.available > 0:
             self._to_doer(active)
-            return True
+            return None
+        else:
+            full = entry.doer
         self._put_back(active)
-        return False
+        return full
 
     def _to_doer(self, active: Active) -> None:
         env = active.env
@@ -214,7 +252,8 @@ class Intake:
         )
 
     def _put_back(self, active: Active) -> None:
-        task = asyncio.get_running_loop().create_task(self.return_unstarted(active, None))
+        # At once: another worker may have room, and here the poller waits until there is some.
+        task = asyncio.get_running_loop().create_task(self.return_unstarted(active))
         self._putting_back.add(task)
         task.add_done_callback(self._putting_back.discard)
 
@@ -239,6 +278,22 @@ class Intake:
             self._core.hooks.report(error, "queue", "sorting a message failed")
             return None
 
+    def _plain_work(self, queue: EngineQueue, lease: Lease) -> Active | None:
+        """The short way, without waiting, for a work that is known, due and accepted."""
+        if self._core.hooks.accept is not None:
+            return None
+        try:
+            env = decode(lease.body)
+        except (InvalidWorkError, NewerEnvelopeError):
+            return None
+        entry = self._core.registry.get(env.type)
+        if entry is None:
+            return None
+        now = self._core.clock.now_ms()
+        if env.start_at - now > self._core.settings.early * 1000:
+            return None
+        return self._take(env, lease.body, entry, queue, lease)
+
     async def _sorted(self, queue: EngineQueue, lease: Lease) -> Active | None:
         try:
             env = decode(lease.body)
@@ -246,7 +301,7 @@ class Intake:
             await self._dead_letter(queue, lease, str(error))
             return None
         except NewerEnvelopeError as error:
-            await self._not_for_us(queue, lease, str(error), 3)
+            await self._not_for_us(queue, lease, str(error), _NEWER_BUDGET)
             return None
         entry = self._core.registry.get(env.type)
         if entry is None:
@@ -257,10 +312,17 @@ class Intake:
             await self._hop(queue, lease, env, entry, late / 1000)
             return None
         active = self._take(env, lease.body, entry, queue, lease)
-        if self._core.hooks.accept is not None and not await self._accepted(active):
-            await self.return_unstarted(active, None)
-            return None
-        return active
+        if self._core.hooks.accept is None:
+            return active
+        try:
+            accepted = await self._accepted(active)
+        except asyncio.CancelledError:  # the stop does not wait for the hook
+            await self.return_unstarted(active)
+            raise
+        if accepted:
+            return active
+        await self.return_unstarted(active, None)
+        return None
 
     async def _hop(
         self, queue: EngineQueue, lease: Lease, env: Envelope, entry: Entry, late: float

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from piecework.engine.hooks import resolve
 from piecework.metrics import BackpressureContext
@@ -17,6 +18,35 @@ if TYPE_CHECKING:
 
 #: Seconds between two tries after a failed receive: the first, and the most.
 _FIRST_PAUSE, _LAST_PAUSE = 0.5, 15.0
+
+#: Seconds: the shortest pause between two looks at whether ``on_backlog`` is due.
+_SHORTEST_NOTE = 0.05
+
+#: Seconds that somebody must be full before the poller looks for works of others behind theirs:
+#: the first time, and the most. Each look puts messages back, which counts as a delivery.
+_FIRST_LOOK, _LAST_LOOK = 1.0, 15.0
+
+
+class HasRoom(Protocol):
+    """A doer or a batcher: takes works while it has room."""
+
+    @property
+    def available(self) -> int:
+        """How many more it takes now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What became of a receive.
+
+    Attributes:
+        taken: How many works were taken.
+        full: Who had no room for a work, so that it was put back.
+    """
+
+    taken: int
+    full: set[HasRoom]
 
 
 class Poller:
@@ -38,7 +68,7 @@ class Poller:
         *,
         room: Callable[[], int],
         active: Callable[[], int],
-        hand: Callable[[EngineQueue, list[Lease]], Awaitable[int]],
+        hand: Callable[[EngineQueue, list[Lease]], Awaitable[Handed]],
         idle: Callable[[EngineQueue], Awaitable[bool]],
     ) -> None:
         self._core = core
@@ -51,6 +81,9 @@ class Poller:
         self._freed = asyncio.Event()
         self._receiving: asyncio.Task[list[Lease]] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._full: set[HasRoom] = set()
+        self._look_pause = _FIRST_LOOK
+        self._look_at = 0.0
         self._behind_since: float | None = None
         self._told_at = 0.0
         self.failing_since: float | None = None
@@ -112,8 +145,16 @@ class Poller:
         room = min(self._room(), self._core.settings.poll_cap)
         if room <= 0:
             self._note_backlog(full=True)
-            await self._freed.wait()
+            await self._wait_for_room()
             return
+        if self._full:
+            places = self._places()
+            if places > 0:
+                room = min(room, places)
+            elif not await self._may_look():
+                return
+        else:
+            places = 0
         delay = await self._backpressure()
         if delay > 0:
             await self._pause(delay)
@@ -124,11 +165,57 @@ class Poller:
                 await self._queue.release(leases, 0.0)
             return
         if leases:
-            taken = await self._hand(self._queue, leases)
-            self._note_backlog(full=len(leases) >= room and taken > 0)
+            handed = await self._hand(self._queue, leases)
+            self._note_full(handed, places, drained=len(leases) < room)
+            self._note_backlog(full=len(leases) >= room and handed.taken > 0)
         else:
+            self._full = set()
             self._note_backlog(full=False)
             await self._idle(self._queue)
+
+    # ---- types that share a queue --------------------------------------------------------------
+    #
+    # What a receive will bring is not known before: works of one type may fill it, though only
+    # others have room. While somebody is full, no more is taken than they have places, so that
+    # nothing goes back and forth; only now and then the poller looks for what stands behind.
+
+    def _places(self) -> int:
+        return sum(place.available for place in self._full)
+
+    async def _may_look(self) -> bool:
+        """Wait until there is room for what had none, or until it is time to look behind it."""
+        left = self._look_at - asyncio.get_running_loop().time()
+        if left <= 0:
+            return True
+        try:
+            async with asyncio.timeout(left):
+                await self._freed.wait()
+        except TimeoutError:
+            pass
+        return False
+
+    def _note_full(self, handed: Handed, places: int, *, drained: bool) -> None:
+        if handed.full:
+            again = places == 0 and bool(self._full)
+            self._look_pause = min(self._look_pause * 1.5, _LAST_LOOK) if again else _FIRST_LOOK
+            self._full = handed.full
+            self._look_at = asyncio.get_running_loop().time() + self._look_pause
+        elif self._full and (drained or self._places() >= places):
+            self._full = set()  # the queue is empty, or others' works come by now
+        elif self._full:
+            self._look_at = asyncio.get_running_loop().time() + _FIRST_LOOK
+
+    async def _wait_for_room(self) -> None:
+        """Wait until a doer has room, but no longer than ``on_backlog`` may be due."""
+        settings = self._core.settings
+        limit = None
+        if self._core.hooks.on_backlog is not None:
+            limit = max(_SHORTEST_NOTE, min(settings.backlog_after, settings.backlog_every))
+        try:
+            async with asyncio.timeout(limit):
+                await self._freed.wait()
+        except TimeoutError:
+            return
 
     async def _receive(self, room: int) -> list[Lease]:
         settings = self._core.settings
@@ -142,6 +229,9 @@ class Poller:
             if self._stopping and receive.cancelled() and not _cancelling():
                 return []
             receive.cancel()
+            await asyncio.wait([receive])
+            if not receive.cancelled() and receive.exception() is None and receive.result():
+                await self._queue.release(receive.result(), 0.0)
             raise
         finally:
             self._receiving = None

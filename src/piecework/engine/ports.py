@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -66,16 +67,8 @@ class Call:
 
     async def __call__(self, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Make the call."""
-        if self._policy is None:
-            return await self._measured(fn, args)
-        return await retry_call(
-            lambda: self._measured(fn, args),
-            options=self._policy,
-            on=lambda error: not isinstance(error, _FINAL),
-            random=self._random,
-        )
-
-    async def _measured(self, fn: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
+        if self._policy is not None:
+            return await self._repeated(self._policy, fn, args)
         began = time.perf_counter()
         try:
             answer = await fn(*args)
@@ -88,12 +81,29 @@ class Call:
         self._series.done(time.perf_counter() - began)
         return answer
 
+    async def _repeated(
+        self, policy: Retry, fn: Callable[..., Awaitable[T]], args: tuple[Any, ...]
+    ) -> T:
+        once = Call(self._series, None, self._random)
+        return await retry_call(
+            lambda: once(fn, *args),
+            options=policy,
+            on=lambda error: not isinstance(error, _FINAL),
+            random=self._random,
+        )
+
 
 class EngineQueue(Queue):
-    """A queue with metrics and repeats; ``push`` and ``ack`` are repeated, the rest is not."""
+    """A queue with metrics and repeats; ``push`` and ``ack`` are repeated, the rest is not.
+
+    One that the engine did not know when it opened its ports, such as that of a type registered
+    later, is opened at its first use.
+    """
 
     def __init__(self, inner: Queue, calls: PortCalls) -> None:
         self.inner = inner
+        self.is_open = False
+        self._opening: asyncio.Lock | None = None
         self._capabilities = inner.capabilities
         self._push = calls.repeated("push")
         self._pop = calls.once("pop")
@@ -115,17 +125,32 @@ class EngineQueue(Queue):
     async def open(self) -> None:
         """Connect and check."""
         await self.inner.open()
+        self.is_open = True
+
+    async def _open_late(self) -> None:
+        lock = self._opening = self._opening or asyncio.Lock()
+        try:
+            async with lock:
+                if not self.is_open:
+                    await self.open()
+        finally:
+            self._opening = None
 
     async def close(self) -> None:
         """Release connections."""
+        self.is_open = False
         await self.inner.close()
 
     async def push(self, messages: Sequence[Message]) -> None:
         """Add messages."""
+        if not self.is_open:
+            await self._open_late()
         await self._push(self.inner.push, messages)
 
     async def pop(self, max: int, visibility: float, wait: float) -> list[Lease]:
         """Lease messages."""
+        if not self.is_open:
+            await self._open_late()
         return await self._pop(self.inner.pop, max, visibility, wait)
 
     async def extend(self, leases: Sequence[Lease], visibility: float) -> list[Lease]:

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from piecework.engine.decide import TakeOver, stand
 from piecework.envelope import encode
+from piecework.gates import is_gate
 from piecework.record import read_item
 
 if TYPE_CHECKING:
     from piecework.engine.core import Core
+    from piecework.engine.gates import GateKeeper
     from piecework.engine.submit import Submitter
     from piecework.envelope import Envelope
 
@@ -24,11 +26,13 @@ class Reconciler:
     Args:
         core: The shared parts.
         submitter: Makes messages.
+        gates: Decides gates whose last work could not.
     """
 
-    def __init__(self, core: Core, submitter: Submitter) -> None:
+    def __init__(self, core: Core, submitter: Submitter, gates: GateKeeper) -> None:
         self._core = core
         self._submitter = submitter
+        self._gates = gates
 
     async def sweep(self, older_than: float) -> int:
         """Push works again that are ``older_than`` seconds late, or whose worker died.
@@ -59,15 +63,14 @@ class Reconciler:
                 stale = isinstance(stand(item, now_ms=now), TakeOver)
             else:
                 stale = env.start_at + older_than * 1000 <= now
-            if stale and self._has_message(env):
+            if not stale:
+                continue
+            if is_gate(env):
+                await self._gates.settle_if_due(env.id, record)  # it has no message to push
+            else:
                 await self._push(env)
                 pushed += 1
         return pushed
-
-    @staticmethod
-    def _has_message(env: Envelope) -> bool:
-        """Gates have no message: their works decide them."""
-        return not (env.type.startswith("@") and '"then"' in env.input[:10])
 
     async def _push(self, env: Envelope) -> None:
         again = env._replace(recheck=True)

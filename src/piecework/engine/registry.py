@@ -96,12 +96,26 @@ class Registry:
         self._types: dict[str, WorkType[..., Any]] = {}
         self._entries: dict[str, Entry] = {}
         self._foreign: dict[str, Entry] = {}
+        #: How often types were registered: what depends on them is made anew then.
+        self.changes = 0
+        #: Whether any registered type listens to the events of its works.
+        self.listened = False
 
     def register(self, work_types: Iterable[WorkType[..., Any]]) -> None:
-        """Add types; one of a known name takes its place."""
+        """Add types; one of a known name takes its place.
+
+        Raises:
+            ConfigError: A worker process could not import the handler of one.
+        """
         for work_type in work_types:
+            if work_type.executor == "process":
+                from piecework.engine.executors import check_target
+
+                check_target(work_type.fn)
             self._types[work_type.type] = work_type
+            self.listened = self.listened or work_type.options.get("on_event") is not None
             self._entries.pop(work_type.type, None)
+        self.changes += 1
 
     def get(self, name: str) -> Entry | None:
         """The registered type of that name."""

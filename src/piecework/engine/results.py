@@ -88,6 +88,7 @@ class Results:
         load: Callable[[str], Any] | None,
         timeout: float | None,
         *,
+        recorded: bool = True,
         after: str | None = None,
     ) -> Any:
         """Wait for a work's result.
@@ -96,6 +97,7 @@ class Results:
             id: The work.
             load: Reads the stored result.
             timeout: Seconds to wait at most.
+            recorded: Whether the work has a record from the start, and not only at its end.
             after: The gate that starts the work: before it has ended there is no record of it.
 
         Raises:
@@ -106,20 +108,20 @@ class Results:
         async with asyncio.timeout(timeout):
             if after is not None:
                 await self.ended(after)
-            record = await self.ended(id)
+            record = await self.ended(id, _is_over if recorded else _has_ended)
         item = read_item(record)
         if item is None:
             raise ResultGoneError(id)
         return self._open(id, item, load)
 
-    async def ended(self, id: str) -> Record:
-        """Wait until a work is terminal, or its record gone."""
+    async def ended(self, id: str, ready: Callable[[Record], bool] | None = None) -> Record:
+        """Wait until a work is terminal, or its record gone (``ready`` may say otherwise)."""
         return await self._waiters.wait(
             "done",
             id,
             first=lambda: self._core.ledger.wait_mark(id, WAITERS),
             again=lambda: self._read_one(id),
-            ready=_is_over,
+            ready=ready or _is_over,
         )
 
     def _open(self, id: str, item: Item, load: Callable[[str], Any] | None) -> Any:
@@ -149,8 +151,18 @@ class Results:
         return f"{self._core.settings.prefix}group:{group_id}"
 
     async def set_group(self, group_id: str, value: Any) -> None:
-        """Write the result of a group; the last one wins."""
-        text = self._core.codec.encode(value)
+        """Write the result of a group; the last one wins.
+
+        Raises:
+            InvalidWorkError: The codec cannot keep it.
+        """
+        try:
+            text = self._core.codec.encode(value)
+        except InvalidWorkError as error:
+            raise InvalidWorkError(
+                f"the result of the group cannot be kept: {error.problem}",
+                fix="Give ctx.set_result plain data, such as model.model_dump().",
+            ) from error
         await self._core.store.set(self._group_key(group_id), text, _GROUP_TTL)
 
     async def group_value(self, group_id: str) -> Any:
@@ -158,15 +170,22 @@ class Results:
         text = await self._core.store.get(self._group_key(group_id))
         return None if text is None else self._core.codec.decode(text)
 
-    async def group(self, group_id: str, timeout: float | None) -> Any:
-        """Wait until all works of a group are terminal, and read its result. Never rejects."""
+    async def group(self, group_id: str, timeout: float | None, *, recorded: bool = True) -> Any:
+        """Wait until all works of a group are terminal, and read its result. Never rejects.
+
+        Args:
+            group_id: The group.
+            timeout: Seconds to wait at most.
+            recorded: Whether its root has a record from the start; else there is one at its end.
+        """
+        counter = GROUP_WAITERS if recorded else WAITERS
         async with asyncio.timeout(timeout):
             await self._waiters.wait(
-                "group",
+                "group" if recorded else "done",  # nothing counts a group without a record
                 group_id,
-                first=lambda: self._core.ledger.wait_mark(group_id, GROUP_WAITERS),
+                first=lambda: self._core.ledger.wait_mark(group_id, counter),
                 again=lambda: self._read_one(group_id),
-                ready=_is_group_over,
+                ready=_is_group_over if recorded else _has_ended,
             )
         return await self.group_value(group_id)
 
@@ -206,6 +225,11 @@ def _is_over(record: Record) -> bool:
     """Whether a work has settled, or is gone altogether."""
     value = record.value
     return value is None or not value.startswith(("pending", "running"))
+
+
+def _has_ended(record: Record) -> bool:
+    """Whether a work whose only record is its result has settled."""
+    return record.value is not None
 
 
 def _is_group_over(record: Record) -> bool:

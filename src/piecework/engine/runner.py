@@ -27,7 +27,7 @@ from piecework.envelope import encode
 from piecework.errors import InvalidWorkError, PayloadTooLargeError
 from piecework.ledger import CANCEL, WriteConflictError
 from piecework.ports.queue import Message
-from piecework.record import Outcome
+from piecework.record import Outcome, read_item
 from piecework.signals import RetryAbort, WorkSignal
 from piecework.state import WorkInfo
 
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from piecework.engine.invoke import Invoker
     from piecework.engine.submit import Submitter
     from piecework.envelope import Envelope
+
+
+#: Milliseconds that a work may wait in its queue until its record is read before it runs.
+_LOOK_AFTER_MS = 5_000
 
 
 class WorkerLostError(Exception):
@@ -108,7 +112,7 @@ class Runner:
         await self.give_back(active, self._core.settings.put_back)
 
     async def _attempt(self, active: Active) -> None:
-        if not await self._ready(active):
+        if self._needs_look(active) and not await self._ready(active):
             return
         env = active.env
         core = self._core
@@ -250,8 +254,29 @@ class Runner:
                 await self._push(active, active.env)
             except Exception as error:  # noqa: BLE001 - reconcile() finds it
                 self._core.hooks.report(error, "queue", f"pushing work {active.env.id} failed")
-        await self.give_back(active, delay)
+        if self._looks_deadly(active):
+            await self._push_back(active, delay)
+        else:
+            await self.give_back(active, delay)
         self._end(active)
+
+    @staticmethod
+    def _looks_deadly(active: Active) -> bool:
+        """Whether its deliveries are all that tells of crashes: then put-backs must not add up."""
+        lease = active.lease
+        if lease is None or lease.deliveries <= 1 or active.queue.capabilities.ordered:
+            return False
+        return active.env.track != "full"
+
+    async def _push_back(self, active: Active, delay: float) -> None:
+        """Put a message back as a new one, whose deliveries count from 1."""
+        pause = min(delay, active.queue.capabilities.max_delay)
+        try:
+            await active.queue.push([Message(active.body, pause, active.env.group)])
+            await self._ack(active)
+        except Exception as error:  # noqa: BLE001 - its lease ends by itself
+            self._core.hooks.report(error, "queue", f"putting work {active.env.id} back failed")
+            await self._heart.leave(active)
 
     async def give_up(self, active: Active, text: str, error_type: str) -> None:
         """Settle a work as dead that cannot run here."""
@@ -270,6 +295,27 @@ class Runner:
 
     # ---- before the handler --------------------------------------------------------------------
 
+    def _needs_look(self, active: Active) -> bool:
+        """Whether anything but a first delivery of a plain work is before us."""
+        return (
+            active.repeated
+            or active.env.deadline is not None
+            or active.env.track != "full"
+            or self._core.settings.start_after <= 0
+            or self._may_be_cancelled(active)
+        )
+
+    def _may_be_cancelled(self, active: Active) -> bool:
+        """Whether it has waited for long enough to have been cancelled meanwhile.
+
+        In one process the notice of it cannot be lost; it was heard where the work was not delayed.
+        """
+        env = active.env
+        if env.start_at != env.queue_at:
+            return True
+        waited = self._core.clock.now_ms() - env.queue_at
+        return waited > _LOOK_AFTER_MS and not active.queue.capabilities.in_process
+
     async def _ready(self, active: Active) -> bool:
         """Whether the handler may run; else the work was dealt with."""
         env = active.env
@@ -281,6 +327,10 @@ class Runner:
             return await self._ready_untracked(active)
         if active.repeated or core.settings.start_after <= 0:
             return await self._start(active)
+        if self._may_be_cancelled(active):
+            item = read_item((await core.ledger.read([env.id]))[0])
+            if item is not None and item.terminal:
+                return await self._stand(active, Finished(item))
         return True
 
     async def _ready_untracked(self, active: Active) -> bool:
@@ -377,7 +427,8 @@ class Runner:
 
     async def _stopped(self, active: Active) -> None:
         """Give a work back that the drain has cut short; that spends no attempt."""
-        await self._heart.end_writes(active)
+        if (writing := self._heart.end_writes(active)) is not None:
+            await asyncio.wait([writing])
         if active.traced or active.lease is None:
             try:
                 new = active.env._replace(version=active.env.version + 1)
@@ -482,7 +533,8 @@ class Runner:
 
     async def _put_off(self, active: Active, new: Envelope) -> bool:
         """Write the work as pending, push it, then let go of the old message."""
-        await self._heart.end_writes(active)
+        if (writing := self._heart.end_writes(active)) is not None:
+            await asyncio.wait([writing])
         old = active.env
         new = new._replace(version=old.version + 1 if old.track == "full" else 0, recheck=False)
         body = encode(new)
@@ -503,12 +555,13 @@ class Runner:
 
     async def settle(self, active: Active, outcome: Outcome, value: Any = None) -> bool:
         """Write the terminal state, do what follows, and let go of the message, in this order."""
-        await self._heart.end_writes(active)
+        if (writing := self._heart.end_writes(active)) is not None:
+            await asyncio.wait([writing])
         core = self._core
         env = active.env
         if env.track == "none":
             await self.finish_message(active, outcome.error, dead=outcome.status == "dead")
-            self._tell(active, outcome, value)
+            self._tell(active, outcome, value)  # before what follows, so before "group-done"
             return True
         body = active.body if outcome.status == "dead" else ""
 
@@ -531,8 +584,10 @@ class Runner:
             return False
         if settled is None:
             return False
-        self._tell(active, outcome, value)
-        await self._follow.settled(active.env, settled, outcome, again=active.repeated)
+        self._tell(active, outcome, value)  # before what follows, so before "group-done"
+        quiet = not active.repeated and self._follow.nothing_follows(env, settled, outcome)
+        if not quiet:
+            await self._follow.settled(active.env, settled, outcome, again=active.repeated)
         await self.finish_message(active, outcome.error, dead=outcome.status == "dead")
         return True
 
@@ -633,7 +688,8 @@ class Runner:
 
         If that fails, the next delivery finds the work terminal and does it again.
         """
-        await self._heart.leave(active)
+        if (beat := self._heart.end_beats(active)) is not None:
+            await asyncio.wait([beat])
         try:
             if dead:
                 await self.bury(active, error or "dead")

@@ -39,8 +39,7 @@ class Watchdog:
         self._heart = heart
         self._monotonic = monotonic
         self._busy = threading.Event()
-        self._wake = threading.Event()
-        self._closed = False
+        self._ended = threading.Event()
         self._answered = 0.0
         self._warned = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -48,29 +47,30 @@ class Watchdog:
 
     def watch(self) -> None:
         """Watch from now on, until ``rest``."""
-        if self._busy.is_set():
-            return
         self._answered = self._monotonic()
-        self._busy.set()
         if self._thread is None:
+            self._busy, self._ended = threading.Event(), threading.Event()
             self._loop = asyncio.get_running_loop()
             self._thread = threading.Thread(
-                target=self._run, name="piecework-watchdog", daemon=True
+                target=self._run,
+                args=(self._loop, self._busy, self._ended),
+                name="piecework-watchdog",
+                daemon=True,
             )
             self._thread.start()
+        self._busy.set()
 
     def rest(self) -> None:
         """Nothing is held any more."""
         self._busy.clear()
 
     def close(self) -> None:
-        """End the thread."""
-        self._closed = True
-        self._wake.set()
-        self._busy.set()
-        if self._thread is not None:
-            self._thread.join(timeout=1.0)
-            self._thread = None
+        """End the thread; ``watch`` may start another."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._ended.set()
+            self._busy.set()
+            thread.join(timeout=1.0)
 
     def _answer(self) -> None:
         """Runs on the loop: it is not blocked."""
@@ -80,26 +80,23 @@ class Watchdog:
         self._answered = now
         self._warned = False
 
-    def _run(self) -> None:
-        loop = self._loop
-        assert loop is not None
+    def _run(
+        self, loop: asyncio.AbstractEventLoop, busy: threading.Event, ended: threading.Event
+    ) -> None:
         limit = max(_LOOK_EVERY, self._core.settings.visibility / 3)
-        while not self._closed:
-            self._busy.wait()
-            if self._wake.wait(_LOOK_EVERY) or loop.is_closed():
+        while True:
+            busy.wait()
+            if ended.wait(_LOOK_EVERY):
                 return
             behind = self._monotonic() - self._answered
-            if behind < limit:
-                self._ask(loop)
-            else:
+            if behind >= limit and busy.is_set():
                 self._warn(behind)
                 self._renew()
-
-    def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
-        try:
-            loop.call_soon_threadsafe(self._answer)
-        except RuntimeError:
-            self._closed = True  # the loop has closed in between
+                continue
+            try:
+                loop.call_soon_threadsafe(self._answer)
+            except RuntimeError:
+                return  # the loop has closed
 
     def _warn(self, behind: float) -> None:
         if self._warned:

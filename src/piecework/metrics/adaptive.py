@@ -21,6 +21,11 @@ class BackpressureContext:
     Args:
         metrics: The metrics of the system.
         active: How many works this worker holds now.
+
+    Example:
+        >>> def pause(context):
+        ...     return 5.0 if context.active > 1000 else 0.0
+        >>> create_work(work=[add], backpressure=pause)
     """
 
     metrics: Metrics

@@ -38,6 +38,11 @@ class Metrics:
     Handles are cached: the same name with the same labels gives the same object, so keep the handle
     where you record often. The event loop of the system records; any thread may read. Recording
     from several threads at once may lose counts, for there is no lock.
+
+    Example:
+        >>> metrics = create_metrics()
+        >>> work = create_work(work=[add], metrics=metrics)
+        >>> print(format_prometheus(metrics))
     """
 
     def __init__(

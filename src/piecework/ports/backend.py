@@ -16,6 +16,9 @@ class Backend(TypedDict):
         queue: Where messages wait and are leased.
         store: Where records are kept.
         pubsub: How systems notify each other.
+
+    Example:
+        >>> create_work(work=[add], **memory_backend())
     """
 
     queue: Queue

@@ -22,6 +22,9 @@ class Capabilities:
         max_value_bytes: The largest value of a record in bytes, or ``None`` for no limit.
         max_changes: The most changes of one atomic write of a store.
         delivery_counts: ``Lease.deliveries`` is kept for the life of a message.
+
+    Example:
+        >>> Capabilities(max_delay=900, max_body_bytes=1_048_576)
     """
 
     in_process: bool = False

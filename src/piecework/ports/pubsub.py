@@ -11,7 +11,12 @@ Listener: TypeAlias = Callable[[str], None]
 
 
 class Subscription(ABC):
-    """One listener's place at a ``PubSub``."""
+    """One listener's place at a ``PubSub``.
+
+    Example:
+        >>> subscription = await pubsub.subscribe(print)
+        >>> await subscription.close()
+    """
 
     @abstractmethod
     async def close(self) -> None:
@@ -22,6 +27,10 @@ class PubSub(ABC):
     """Tells every subscriber in the fleet, at most once each, in no promised order.
 
     Everything that it speeds up also works without it, slower; a message may be lost.
+
+    Example:
+        >>> subscription = await pubsub.subscribe(print)
+        >>> await pubsub.publish("text")
     """
 
     async def open(self) -> None:  # noqa: B027 - nothing to open is a valid answer

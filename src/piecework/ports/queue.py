@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,9 +12,8 @@ if TYPE_CHECKING:
     from piecework.ports.capabilities import Capabilities
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """What is pushed.
+class Message(NamedTuple):
+    """What is pushed onto a queue.
 
     Attributes:
         body: The text. Every Unicode text arrives as it was sent.
@@ -22,6 +21,9 @@ class Message:
         group: The tenant, for fairness between tenants and for the order on ordered queues.
         dedupe_key: While a message with this key is in the queue, another push of it is dropped.
         reason: Why it died; set on the messages of a dead-letter queue.
+
+    Example:
+        >>> await queue.push([Message("text", delay=5)])
     """
 
     body: str
@@ -45,6 +47,10 @@ class Lease:
         group: The message's group.
         reason: Why it died, on the messages of a dead-letter queue.
         sent_at_ms: When the message was pushed, in milliseconds since 1970; 0 if not known.
+
+    Example:
+        >>> leases = await queue.pop(10, visibility=30, wait=20)
+        >>> await queue.ack(leases)
     """
 
     body: str
@@ -62,6 +68,11 @@ class Queue(ABC):
     A popped message is invisible until its lease is acked, released, or ends. All calls take many
     at once, because the cost of a cloud queue is its requests; an adapter splits what is too large
     for its backend.
+
+    Example:
+        >>> await queue.push([Message("text")])
+        >>> for lease in await queue.pop(10, visibility=30, wait=20):
+        ...     await queue.ack([lease])
     """
 
     @property

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence  # noqa: TC003 - get_type_hints() of the dataclasses needs them
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from piecework.errors import ConflictError
 
@@ -29,19 +30,10 @@ ANY: Final = _Mark.ANY
 Keep: TypeAlias = Literal[_Mark.KEEP]
 Any_: TypeAlias = Literal[_Mark.ANY]
 
-
-class _NoCounts(dict[str, int]):
-    """No counters. Hashable, so that a dataclass takes the one instance as a default."""
-
-    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride] - never changed
-        return 0
+_NONE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
-_NONE: Final[Mapping[str, int]] = _NoCounts()
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """What a store holds under a key.
 
     Attributes:
@@ -49,20 +41,23 @@ class Record:
         value: The text, or ``None`` where no value was written (or it expired).
         version: How often the value was written; 0 where there is no value.
         counters: The named counters that were ever added to.
+
+    Example:
+        >>> [record] = await store.read(["a"])
+        >>> record.value, record.version, record.count("seen")
     """
 
     key: str
     value: str | None = None
     version: int = 0
-    counters: Mapping[str, int] = field(default_factory=dict[str, int])
+    counters: Mapping[str, int] = _NONE
 
     def count(self, name: str) -> int:
         """The counter of that name; 0 where it was never added to."""
         return self.counters.get(name, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """One change of an atomic write.
 
     Attributes:
@@ -79,6 +74,9 @@ class Change:
         delete: Remove the record, its counters and its place in the index.
         fetch: The caller needs this record as it is at or after the write; without it an adapter
             may return the record with only what it knows without another request.
+
+    Example:
+        >>> Change("a", value="1", expect=0, add={"seen": 1}, ttl=60)
     """
 
     key: str
@@ -87,7 +85,7 @@ class Change:
     add: Mapping[str, int] = _NONE
     needs: Sequence[str] = ()
     ttl: float | None = None
-    index: str | None = None
+    index: str | None = None  # pyright: ignore[reportIncompatibleMethodOverride] - tuple.index is not used
     delete: bool = False
     fetch: bool = False
 
@@ -105,6 +103,11 @@ class Store(ABC):
 
     A record past its ``ttl`` counts as absent in reads, in lists and in conditions, also where the
     backend removes it later.
+
+    Example:
+        >>> await store.write([Change("a", value="1", expect=0, add={"seen": 1})])
+        >>> await store.get("a")
+        '1'
     """
 
     @property

@@ -7,22 +7,16 @@ ever pickled: any of them comes down to its type's name, its text and its traceb
 from __future__ import annotations
 
 import signal
-import traceback as tracebacks
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
 from piecework.errors import InvalidWorkError, PieceworkError
+from piecework.failure import message_of, name_of, storable, traceback_of
 from piecework.signals import RetryAbort, WorkDelayError
 
 Kind: TypeAlias = Literal["error", "delay", "abort", "invalid"]
 """What an exception of a handler means: a failure, one of the two signals, or invalid work."""
-
-#: Characters kept of an error's text: it is stored in the work's record, which must stay small.
-TEXT_LIMIT: Final = 4_000
-
-#: Characters kept of a traceback, for the same reason; its end says most, so its start goes.
-TRACEBACK_LIMIT: Final = 16_000
 
 #: The class that stands for the text of ``RetryAbort("text")``.
 _TEXT_CAUSE: Final = type(RetryAbort("").cause)
@@ -111,8 +105,8 @@ class ErrorText:
 
     Attributes:
         error_type: The name of its class.
-        text: Its text, at most ``TEXT_LIMIT`` characters.
-        traceback: Its formatted traceback, at most the last ``TRACEBACK_LIMIT`` characters.
+        text: Its text.
+        traceback: Its formatted traceback.
         path: Its class as ``module:qualname``.
     """
 
@@ -133,35 +127,11 @@ def describe(error: BaseException) -> ErrorText:
         return ErrorText(error.error_type, error.text, error.traceback, error.path)
     cls = type(error)
     return ErrorText(
-        error_type=cls.__name__,
-        text=_shorten(_text(error)),
-        traceback=_traceback(error)[-TRACEBACK_LIMIT:],
+        error_type=name_of(error),
+        text=message_of(error),
+        traceback=traceback_of(error),
         path=f"{cls.__module__}:{cls.__qualname__}",
     )
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return _storable(str(error))
-    except Exception as failure:  # noqa: BLE001 - the user's __str__ may raise anything
-        return f"<its __str__ raised {type(failure).__name__}>"
-
-
-def _traceback(error: BaseException) -> str:
-    try:
-        return _storable("".join(tracebacks.format_exception(error)))
-    except Exception:  # noqa: BLE001 - formatting calls methods of the user's exception
-        frames = tracebacks.format_tb(error.__traceback__)
-        return _storable("".join([*frames, type(error).__name__]))
-
-
-def _storable(text: str) -> str:
-    """The text without lone surrogates, which no backend can store."""
-    return text.encode("utf-8", "replace").decode()
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 3] + "..."
 
 
 def encode_error(error: BaseException) -> dict[str, Any]:
@@ -171,10 +141,10 @@ def encode_error(error: BaseException) -> dict[str, Any]:
         return {"kind": "delay", "delay": error.delay, "run_at": run_at}
     if isinstance(error, InvalidWorkError):
         fields = (error.problem, error.work_type, error.field, error.fix)
-        return {"kind": "invalid", "fields": [_storable(str(value)) for value in fields]}
+        return {"kind": "invalid", "fields": [storable(str(value)) for value in fields]}
     if isinstance(error, RetryAbort):
         if type(error.cause) is _TEXT_CAUSE:
-            return {"kind": "abort", "text": _text(error.cause)}
+            return {"kind": "abort", "text": message_of(error.cause)}
         return {"kind": "abort", "cause": _encode_text(describe(error.cause))}
     return {"kind": "error", "cause": _encode_text(describe(error))}
 
@@ -213,6 +183,6 @@ def contain(error: BaseException) -> Exception:
     """
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    contained = HandlerExitError(type(error).__name__, _shorten(_text(error)))
+    contained = HandlerExitError(type(error).__name__, message_of(error))
     contained.__cause__ = error
     return contained
