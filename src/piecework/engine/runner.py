@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from piecework.definitions import Fate
     from piecework.engine.active import Active
+    from piecework.engine.cancel import CancelNote
     from piecework.engine.core import Core
     from piecework.engine.executors import ThreadExecutor
     from piecework.engine.follow import FollowUps
@@ -64,6 +65,7 @@ class Runner:
         invoker: Calls handlers.
         follow: What follows a settle.
         submitter: Makes the messages of retries.
+        cancels: Tells whether works that waited may have been cancelled.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Runner:
         invoker: Invoker,
         follow: FollowUps,
         submitter: Submitter,
+        cancels: CancelNote,
     ) -> None:
         self._core = core
         self._heart = heart
@@ -80,6 +83,7 @@ class Runner:
         self._follow = follow
         self._submitter = submitter
         self._rescue: set[asyncio.Task[None]] = set()
+        self._cancels = cancels
         self.listening_since = math.inf
 
     # ---- the life of a work --------------------------------------------------------------------
@@ -331,7 +335,7 @@ class Runner:
             return await self._ready_untracked(active)
         if active.repeated or core.settings.start_after <= 0:
             return await self._start(active)
-        if self._may_be_cancelled(active):
+        if self._may_be_cancelled(active) and await self._cancels.covers(env.queue_at):
             item = read_item((await core.ledger.read([env.id]))[0])
             if item is not None and item.terminal:
                 return await self._stand(active, Finished(item))
