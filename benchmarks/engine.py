@@ -1,7 +1,7 @@
 """What the engine costs in memory: CPU per work, scale with what is pending, latency, memory.
 
-    python benchmarks/engine.py            all figures, in about a minute
-    python benchmarks/engine.py --profile  where the CPU of a work goes
+python benchmarks/engine.py            all figures, in about a minute
+python benchmarks/engine.py --profile  where the CPU of a work goes
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from piecework import Work, WorkSystem, create_work, define_work
+from piecework import WorkSystem, create_work, define_work
 
 WORKS = 20_000
 
@@ -151,7 +151,9 @@ def main() -> None:
     if only in ("", "backlog"):
         few = min(run(lambda: backlog(1_000, WORKS)) for _ in range(2))
         many = run(lambda: backlog(options.million, WORKS))
-        print(f"per work, 1,000 pending {few * 1e6:.1f} us, {options.million:,} {many * 1e6:.1f} us")
+        print(
+            f"per work, 1,000 pending {few * 1e6:.1f} us, {options.million:,} {many * 1e6:.1f} us"
+        )
         print(f"  ratio            {many / few:8.2f}     (at most 1.3)")
     if only in ("", "latency"):
         median, high = run(lambda: latency(2_000))
@@ -160,7 +162,9 @@ def main() -> None:
         print(f"idle CPU:          {run(lambda: idle(3.0)) * 1e3:8.3f} ms per s")
     if only in ("", "memory"):
         before, after = run(lambda: memory(options.million))
-        print(f"memory:            {before / 1e6:8.1f} MB, after {after / 1e6:.1f} MB (within 10 %)")
+        print(
+            f"memory:            {before / 1e6:8.1f} MB, after {after / 1e6:.1f} MB (within 10 %)"
+        )
 
 
 if __name__ == "__main__":

@@ -134,13 +134,14 @@ class Work(Generic[R_co]):
         id: Its id, known before it is enqueued. Enqueueing the same work twice runs it once.
         type: The name of its work type.
         options: What ``with_options`` was given.
+        sent: Whether this object was enqueued before.
 
     Example:
         >>> add(1, b=2).with_options(delay=5).input
         {'a': 1, 'b': 2}
     """
 
-    __slots__ = ("encoded", "id", "options", "type", "work_type")
+    __slots__ = ("encoded", "id", "options", "sent", "type", "work_type")
 
     def __init__(
         self,
@@ -154,6 +155,7 @@ class Work(Generic[R_co]):
         self.type = work_type.type
         self.encoded = encoded
         self.options = options
+        self.sent = False
         self.id = id or options.id or new_id(self.type, encoded)
 
     @property

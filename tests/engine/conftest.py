@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
-from support.faults import WatchedPubSub, WatchedQueue, WatchedStore
+from tests.support.faults import WatchedPubSub, WatchedQueue, WatchedStore
 
 from piecework import WorkSystem, create_work, memory_backend
 from piecework.ports import Backend

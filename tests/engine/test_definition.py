@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import pytest
-from support.faults import WatchedQueue
+from tests.support.faults import WatchedQueue
 
 import piecework
 from piecework import (

@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from tests.support.unreliable import Journal, journal_backend
 
 from piecework import (
     InvalidWorkError,
@@ -18,7 +19,6 @@ from piecework import (
     define_work,
 )
 from piecework.clock import sleep
-from tests.support.unreliable import Journal, journal_backend
 
 
 def kinds(events):

@@ -6,6 +6,14 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from tests.support.unreliable import (
+    Journal,
+    JournalQueue,
+    JournalStore,
+    Process,
+    in_process,
+    journal_backend,
+)
 
 from piecework import (
     DEPENDENCY_TYPE,
@@ -22,14 +30,6 @@ from piecework import (
     memory_backend,
 )
 from piecework.clock import sleep
-from tests.support.unreliable import (
-    Journal,
-    JournalQueue,
-    JournalStore,
-    Process,
-    in_process,
-    journal_backend,
-)
 
 ONCE = Retry(attempts=1)
 FIRED: list[tuple[float, list[str]]] = []
@@ -478,7 +478,7 @@ async def test_a_gate_inside_a_group_holds_the_group_open(virtual_clock, backend
     async with create_work(work=[*TYPES, parent, last], on_event=events.append, **backend) as work:
         handle = await work.enqueue(parent())
         assert await handle == [1, 2]
-    assert FIRED == [(0.0, ids[0])]
+    assert [(0.0, ids[0])] == FIRED
     assert len(group_done(events, handle.id)) == 1
 
 

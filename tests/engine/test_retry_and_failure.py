@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from datetime import datetime, timedelta
 
 import pytest
+from tests.support.unreliable import (
+    Journal,
+    JournalQueue,
+    Process,
+    in_process,
+    journal_backend,
+)
 
 from piecework import (
     Delay,
@@ -22,13 +30,6 @@ from piecework import (
     memory_backend,
 )
 from piecework.clock import sleep
-from tests.support.unreliable import (
-    Journal,
-    JournalQueue,
-    Process,
-    in_process,
-    journal_backend,
-)
 
 PLAIN = Retry(attempts=3, base=1, factor=2, max=30, jitter=0)
 
@@ -167,7 +168,7 @@ async def test_the_backoff_is_exact_with_a_fixed_random(virtual_clock, backend):
     ]
     assert pauses == [0.75, 2.25, 3.75]
     starts = [event.at for event in events if event.kind == "started"]
-    between = [(b - a).total_seconds() for a, b in zip(starts, starts[1:], strict=False)]
+    between = [(b - a).total_seconds() for a, b in itertools.pairwise(starts)]
     assert between == pytest.approx([0.75, 2.25, 3.75], abs=0.002)
 
 

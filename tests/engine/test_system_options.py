@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from support.faults import WatchedQueue, starting
+from tests.support.faults import WatchedQueue, starting
 
 from piecework import (
     BackendError,

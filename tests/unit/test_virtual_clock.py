@@ -301,3 +301,9 @@ def test_another_thread_may_still_wake_a_loop_that_has_nothing_to_wait_for():
         return result
 
     assert VirtualClock().run(main()) == "woken"
+
+
+async def test_timers_ring_after_centuries_too(virtual_clock):
+    for _ in range(3):
+        await virtual_clock.advance(40 * 365 * 86_400)
+        await asyncio.sleep(0.3)

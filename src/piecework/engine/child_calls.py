@@ -158,7 +158,15 @@ def _as_given(options: Options) -> WorkOptions:
 def run_handler(work_type: WorkType[..., Any], input: str, child: ChildContext) -> str:
     """Run a handler in a worker process; see ``WorkType.run_in_child``."""
     info = child.info
-    current_run.set(Run(info["id"], info["type"], info["group_id"], info["attempt"], info["turn"]))
+    current_run.set(
+        Run(
+            info.get("id", ""),
+            info.get("type", work_type.type),
+            info.get("group_id", ""),
+            info.get("attempt", 1),
+            info.get("turn", 0),
+        )
+    )
     binding = work_type.binding
     context = ChildScope(child, time.perf_counter).context() if binding.takes_context else None
     args, kwargs = binding.unbind(input, context)

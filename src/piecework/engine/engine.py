@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from piecework.engine.cancel import Canceller
+from piecework.engine.cancel import Canceller, CancelNote
 from piecework.engine.follow import FollowUps
 from piecework.engine.gates import GateKeeper
 from piecework.engine.heart import Heart
@@ -59,12 +59,13 @@ class Engine:
         self.follow = FollowUps(core, self.gates, self.results)
         self.gates.group_ended = self.follow.group_may_end
         self.invoker = Invoker(core, self.submitter, self.gates, self.results, self.heart)
-        self.runner = Runner(core, self.heart, self.invoker, self.follow, self.submitter)
+        cancels = CancelNote(core)
+        self.runner = Runner(core, self.heart, self.invoker, self.follow, self.submitter, cancels)
         self.watchdog = Watchdog(core, self.heart, time.perf_counter)
         self.intake = Intake(core, self.heart, self.runner, self.submitter, self.watchdog)
         self.redriver = Redriver(core, self.submitter)
         self.reconciler = Reconciler(core, self.submitter, self.gates)
-        self.canceller = Canceller(core, self.follow, self.cancel_here)
+        self.canceller = Canceller(core, self.follow, cancels, self.cancel_here)
         self.listing = Listing(core, self.results)
         self.scheduler = Scheduler(
             store=core.store,
@@ -78,6 +79,7 @@ class Engine:
         self._pollers: dict[EngineQueue, Poller] = {}
         self._unsubscribe: list[Callable[[], None]] = []
         self._opening: asyncio.Lock = asyncio.Lock()
+        self._life: asyncio.Lock = asyncio.Lock()
         self._opened: set[object] = set()
         self._opened_at = -1
         self.started = False
@@ -117,17 +119,18 @@ class Engine:
         """Pull, run, and fire schedules from now on. Doing it again does nothing."""
         if self.started:
             return
-        self.started = True
-        self.stopped = False
-        try:
+        async with self._life:  # a stop that is under way ends first
+            if self.started:
+                return
             await self.open()
-        except BaseException:
-            self.started = False
-            raise
-        if self.core.queue.capabilities.in_process:
-            await self.waiters.subscribe()
-        self.refresh()
-        self.scheduler.start()
+            self.waiters.resume()
+            if self.core.queue.capabilities.in_process:
+                await self.waiters.subscribe()
+                self.runner.listening_since = self.core.clock.now_ms()
+            self.started = True
+            self.stopped = self.intake.stopping = False
+            self.refresh()
+            self.scheduler.start()
 
     def refresh(self) -> None:
         """Poll the queues and watch the doers of all registered types."""
@@ -152,10 +155,14 @@ class Engine:
 
     async def stop(self, drain: float) -> None:
         """Start nothing, let what runs finish within ``drain`` seconds, give back the rest."""
+        async with self._life:
+            await self._stop(drain)
+
+    async def _stop(self, drain: float) -> None:
         loop = self.loop
         until = loop.time() + drain
         self.started = False
-        self.stopped = True
+        self.stopped = self.intake.stopping = True
         await self.scheduler.stop()
         pollers, self._pollers = list(self._pollers.values()), {}
         for unsubscribe in self._unsubscribe:
@@ -185,8 +192,7 @@ class Engine:
         await self.follow.close()
         await self.invoker.close()
         self.watchdog.close()
-        if not self.waiters.count:
-            await self.waiters.close()
+        await self.waiters.retire()
         opened, self._opened = self._opened, set()
         self._opened_at = -1
         for port in (self.core.store, self.core.pubsub):
@@ -226,7 +232,11 @@ class Engine:
     def cancel_here(self, id: str) -> bool:
         """Interrupt a work's handler, if it runs in this process."""
         active = self.intake.held(id)
-        if active is None or active.task is None:
+        if active is None:
+            self.intake.doubt(id)
+            return False
+        if active.task is None:
+            active.repeated = True  # it waits for a place, and must look before it starts
             return False
         active.interrupt("cancel", self.core.settings.cancel_grace)
         return True

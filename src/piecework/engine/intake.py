@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 #: Seconds: the longest delay of a message whose type this worker does not know.
 _LONGEST_UNKNOWN = 300.0
 
+#: How many works that were cancelled elsewhere are remembered until their messages come.
+_DOUBTS = 10_000
+
 #: How often a message of a newer release is given back before it goes to the dead letters.
 _NEWER_BUDGET = 10
 
@@ -66,6 +69,8 @@ class Intake:
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
         self._putting_back: set[asyncio.Task[None]] = set()
+        self._doubted: dict[str, None] = {}
+        self.stopping = False
 
     # ---- what is held --------------------------------------------------------------------------
 
@@ -82,6 +87,12 @@ class Intake:
     def held(self, id: str) -> Active | None:
         """The work of that id, if this process holds it."""
         return self._by_id.get(id)
+
+    def doubt(self, id: str) -> None:
+        """Look at the record of a work before it starts, should its message come here."""
+        self._doubted[id] = None
+        if len(self._doubted) > _DOUBTS:
+            del self._doubted[next(iter(self._doubted))]
 
     def states(self) -> list[WorkState]:
         """Copies of the states of what this process holds."""
@@ -110,15 +121,31 @@ class Intake:
         """Sort what was received; tell how many works were taken, and who had no room for one."""
         taken = 0
         full: set[HasRoom] = set()
-        for lease in leases:
-            active = self._plain_work(queue, lease) or await self._sort(queue, lease)
-            if active is None:
-                continue
-            refused = self._give(active)
-            if refused is None:
-                taken += 1
-            else:
-                full.add(refused)
+        place = 0
+        try:
+            for place, lease in enumerate(leases):
+                if self.stopping:
+                    await queue.release(leases[place:], 0.0)
+                    break
+                active = self._plain_work(queue, lease) or await self._sort(queue, lease)
+                if active is None:
+                    continue
+                if self.stopping:
+                    await self.return_unstarted(active)
+                    continue
+                try:
+                    refused = self._give(active)
+                except Exception as error:  # noqa: BLE001 - its neighbours go on
+                    self._core.hooks.report(error, "queue", f"the doer of {active.env.type} raised")
+                    await self.return_unstarted(active, None)
+                    continue
+                if refused is None:
+                    taken += 1
+                else:
+                    full.add(refused)
+        except asyncio.CancelledError:
+            await queue.release(leases[place + 1 :], 0.0)
+            raise
         return Handed(taken, full)
 
     async def process(self, queue: EngineQueue, leases: Sequence[Lease]) -> None:
@@ -153,6 +180,8 @@ class Intake:
         self._runs += 1
         active = Active(env, body, entry, queue, lease, f"{self._core.worker_id}:{self._runs}")
         active.finished = self._left
+        if self._doubted and env.id in self._doubted:
+            active.repeated = True
         self._actives[active] = None
         self._by_id[env.id] = active
         if self._idle.is_set():
@@ -288,10 +317,17 @@ class Intake:
             await self._hop(queue, lease, env, entry, late / 1000)
             return None
         active = self._take(env, lease.body, entry, queue, lease)
-        if self._core.hooks.accept is not None and not await self._accepted(active):
-            await self.return_unstarted(active, None)
-            return None
-        return active
+        if self._core.hooks.accept is None:
+            return active
+        try:
+            accepted = await self._accepted(active)
+        except asyncio.CancelledError:  # the stop does not wait for the hook
+            await self.return_unstarted(active)
+            raise
+        if accepted:
+            return active
+        await self.return_unstarted(active, None)
+        return None
 
     async def _hop(
         self, queue: EngineQueue, lease: Lease, env: Envelope, entry: Entry, late: float

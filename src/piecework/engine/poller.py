@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 #: Seconds between two tries after a failed receive: the first, and the most.
 _FIRST_PAUSE, _LAST_PAUSE = 0.5, 15.0
 
+#: Seconds: the shortest pause between two looks at whether ``on_backlog`` is due.
+_SHORTEST_NOTE = 0.05
+
 #: Seconds that somebody must be full before the poller looks for works of others behind theirs:
 #: the first time, and the most. Each look puts messages back, which counts as a delivery.
 _FIRST_LOOK, _LAST_LOOK = 1.0, 15.0
@@ -142,7 +145,7 @@ class Poller:
         room = min(self._room(), self._core.settings.poll_cap)
         if room <= 0:
             self._note_backlog(full=True)
-            await self._freed.wait()
+            await self._wait_for_room()
             return
         if self._full:
             places = self._places()
@@ -201,6 +204,18 @@ class Poller:
             self._full = set()  # the queue is empty, or others' works come by now
         elif self._full:
             self._look_at = asyncio.get_running_loop().time() + _FIRST_LOOK
+
+    async def _wait_for_room(self) -> None:
+        """Wait until a doer has room, but no longer than ``on_backlog`` may be due."""
+        settings = self._core.settings
+        limit = None
+        if self._core.hooks.on_backlog is not None:
+            limit = max(_SHORTEST_NOTE, min(settings.backlog_after, settings.backlog_every))
+        try:
+            async with asyncio.timeout(limit):
+                await self._freed.wait()
+        except TimeoutError:
+            return
 
     async def _receive(self, room: int) -> list[Lease]:
         settings = self._core.settings

@@ -102,8 +102,16 @@ class Registry:
         self.listened = False
 
     def register(self, work_types: Iterable[WorkType[..., Any]]) -> None:
-        """Add types; one of a known name takes its place."""
+        """Add types; one of a known name takes its place.
+
+        Raises:
+            ConfigError: A worker process could not import the handler of one.
+        """
         for work_type in work_types:
+            if work_type.executor == "process":
+                from piecework.engine.executors import check_target
+
+                check_target(work_type.fn)
             self._types[work_type.type] = work_type
             self.listened = self.listened or work_type.options.get("on_event") is not None
             self._entries.pop(work_type.type, None)

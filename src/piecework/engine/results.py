@@ -178,11 +178,12 @@ class Results:
             timeout: Seconds to wait at most.
             recorded: Whether its root has a record from the start; else there is one at its end.
         """
+        counter = GROUP_WAITERS if recorded else WAITERS
         async with asyncio.timeout(timeout):
             await self._waiters.wait(
-                "group",
+                "group" if recorded else "done",  # nothing counts a group without a record
                 group_id,
-                first=lambda: self._core.ledger.wait_mark(group_id, GROUP_WAITERS),
+                first=lambda: self._core.ledger.wait_mark(group_id, counter),
                 again=lambda: self._read_one(group_id),
                 ready=_is_group_over if recorded else _has_ended,
             )

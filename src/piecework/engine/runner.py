@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 from typing import TYPE_CHECKING, Any, assert_never
 
 from piecework.clock import sleep
@@ -27,7 +29,7 @@ from piecework.envelope import encode
 from piecework.errors import InvalidWorkError, PayloadTooLargeError
 from piecework.ledger import CANCEL, WriteConflictError
 from piecework.ports.queue import Message
-from piecework.record import Outcome
+from piecework.record import Outcome, read_item
 from piecework.signals import RetryAbort, WorkSignal
 from piecework.state import WorkInfo
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
     from piecework.definitions import Fate
     from piecework.engine.active import Active
+    from piecework.engine.cancel import CancelNote
     from piecework.engine.core import Core
     from piecework.engine.executors import ThreadExecutor
     from piecework.engine.follow import FollowUps
@@ -43,6 +46,10 @@ if TYPE_CHECKING:
     from piecework.engine.invoke import Invoker
     from piecework.engine.submit import Submitter
     from piecework.envelope import Envelope
+
+
+#: Milliseconds that a work may wait in its queue until its record is read before it runs.
+_LOOK_AFTER_MS = 5_000
 
 
 class WorkerLostError(Exception):
@@ -58,6 +65,7 @@ class Runner:
         invoker: Calls handlers.
         follow: What follows a settle.
         submitter: Makes the messages of retries.
+        cancels: Tells whether works that waited may have been cancelled.
     """
 
     def __init__(
@@ -67,6 +75,7 @@ class Runner:
         invoker: Invoker,
         follow: FollowUps,
         submitter: Submitter,
+        cancels: CancelNote,
     ) -> None:
         self._core = core
         self._heart = heart
@@ -74,6 +83,8 @@ class Runner:
         self._follow = follow
         self._submitter = submitter
         self._rescue: set[asyncio.Task[None]] = set()
+        self._cancels = cancels
+        self.listening_since = math.inf
 
     # ---- the life of a work --------------------------------------------------------------------
 
@@ -298,7 +309,20 @@ class Runner:
             or active.env.deadline is not None
             or active.env.track != "full"
             or self._core.settings.start_after <= 0
+            or self._may_be_cancelled(active)
         )
+
+    def _may_be_cancelled(self, active: Active) -> bool:
+        """Whether it has waited for long enough to have been cancelled meanwhile.
+
+        In one process a notice is not lost, once this worker listens.
+        """
+        env = active.env
+        if env.start_at != env.queue_at:
+            return True
+        if active.queue.capabilities.in_process:
+            return env.queue_at < self.listening_since and active.lease is not None
+        return self._core.clock.now_ms() - env.queue_at > _LOOK_AFTER_MS
 
     async def _ready(self, active: Active) -> bool:
         """Whether the handler may run; else the work was dealt with."""
@@ -311,6 +335,10 @@ class Runner:
             return await self._ready_untracked(active)
         if active.repeated or core.settings.start_after <= 0:
             return await self._start(active)
+        if self._may_be_cancelled(active) and await self._cancels.covers(env.queue_at):
+            item = read_item((await core.ledger.read([env.id]))[0])
+            if item is not None and item.terminal:
+                return await self._stand(active, Finished(item))
         return True
 
     async def _ready_untracked(self, active: Active) -> bool:
@@ -401,9 +429,19 @@ class Runner:
             await self.settle(active, Outcome("cancelled", error="cancelled"))
         elif reason == "lost":
             active.entry.metrics.lease_lost()
-            await self._heart.leave(active)
+            await self._withdraw(active)
         else:
             await self._stopped(active)
+
+    async def _withdraw(self, active: Active) -> None:
+        """Leave a work to whoever has its message now: to be run, and not taken for a crash."""
+        if (writing := self._heart.end_writes(active)) is not None:
+            await asyncio.wait([writing])
+        await self._heart.leave(active)
+        if active.traced:
+            new = active.env._replace(version=active.env.version + 1)
+            with contextlib.suppress(WriteConflictError):  # somebody else has it already
+                await self._core.ledger.put_off(active.env, new, encode(new), writer=active.writer)
 
     async def _stopped(self, active: Active) -> None:
         """Give a work back that the drain has cut short; that spends no attempt."""

@@ -46,16 +46,24 @@ class Place:
 
 ALONE = Place()
 
+#: Seconds within which a handler that is still running after ``start_after`` is written down.
+_TRACE_TIME = 1.0
+
+#: Milliseconds after which a unique work that has not started may have lost its message: its
+#: producer may have died after the register and before the push.
+_LOST_AFTER_MS = 60_000
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A work that is ready to be sent."""
+    """A work that is ready to be sent; ``fresh`` where nobody can have sent it before."""
 
     env: Envelope
     body: str
     entry: Entry
     skip_queue: bool = False
     unique_for: float | None = None
+    fresh: bool = True
 
 
 class Submitter:
@@ -121,7 +129,9 @@ class Submitter:
         body = encode(env)
         self._check_size(env, body, entry.queue)
         skip = bool(options.skip_queue) and start_at <= now
-        return Prepared(env, body, entry, skip, options.unique_for)
+        fresh = not work.sent and id == work.id and options.id is None
+        work.sent = True
+        return Prepared(env, body, entry, skip, options.unique_for, fresh)
 
     def _options(self, work: Work[Any], given: Options, entry: Entry) -> Options:
         level = entry.level
@@ -162,6 +172,8 @@ class Submitter:
                 moved = registered.env
                 await self._push([self._moved(prepared, moved)])
                 self._queued(moved, prepared.entry)
+            elif registered.env.start_at + _LOST_AFTER_MS < self._core.clock.now_ms():
+                await self.push_again(self._moved(prepared, registered.env))
             return registered.env
         if self._overlap:
             registered = (await self._both(self._register_all([prepared]), [prepared]))[0]
@@ -232,9 +244,10 @@ class Submitter:
         """Register and push: at once where a call can be lost half way, else one after the other.
 
         A producer that dies leaves nothing, or a message that runs; never a counted work without
-        a message that anybody would miss.
+        a message that anybody would miss. Of a work that may be there already no second message
+        goes out before that is known.
         """
-        if not self._overlap:
+        if not self._overlap or not all(p.fresh for p in prepared):
             done = await register
             pairs = zip(prepared, done, strict=True)
             await self._push([p for p, one in pairs if one.new and one.env is p.env])
@@ -257,13 +270,19 @@ class Submitter:
         return await self.push_again(prepared)
 
     async def push_again(self, prepared: Prepared) -> Envelope:
-        """Push a work that was there already, if it still waits and may have lost its message."""
+        """Push a work that was there already, if it still waits and may have lost its message.
+
+        The message comes late enough to find what an earlier one has started.
+        """
         record = (await self._core.ledger.read([prepared.env.id]))[0]
         item = read_item(record)
         if item is None or item.status != "pending":
             return prepared.env
         env = item.envelope()._replace(recheck=True)
-        await self._push([self._moved(prepared, env)])
+        queue = prepared.entry.queue
+        message = self.message(env, encode(env), queue)
+        late = message.delay + self._core.settings.start_after + _TRACE_TIME
+        await queue.push([message._replace(delay=min(late, queue.capabilities.max_delay))])
         return env
 
     @staticmethod

@@ -30,6 +30,10 @@ _IO_GRACE = 0.001
 #: Rounding of floats must not turn 9.999999 ms, reached by a timer for 10 ms, into 9 ms.
 _ROUNDING_MS = 0.001
 
+#: Seconds within which a loop counts a timer as due: above what a float can tell apart after a
+#: century, where the loop's own nanosecond would add nothing and a timer would never be due.
+_RESOLUTION = 1e-6
+
 #: How many waiting tasks the error of a stuck loop names.
 _NAMED_TASKS = 5
 
@@ -201,7 +205,7 @@ def _is_virtual(loop: asyncio.AbstractEventLoop) -> bool:
 class _LoopTime:
     """One loop in virtual time: its timers, its wait for I/O, and its work in threads."""
 
-    __slots__ = ("_idle", "_loop", "_select", "_selector", "_time", "_working")
+    __slots__ = ("_idle", "_loop", "_resolution", "_select", "_selector", "_time", "_working")
 
     def __init__(self, virtual: _Time, loop: asyncio.AbstractEventLoop) -> None:
         self._time = virtual
@@ -210,6 +214,8 @@ class _LoopTime:
         self._select = self._selector.select
         self._idle: list[asyncio.Future[None]] = []
         self._working = 0
+        self._resolution = self._loop._clock_resolution
+        self._loop._clock_resolution = _RESOLUTION
         real = self._loop.time()
         self._loop.time = self._now
         self._move_timers(self._now() - real)
@@ -221,6 +227,7 @@ class _LoopTime:
         virtual = self._now()
         loop = self._loop
         del loop.time, loop.run_in_executor, loop.shutdown_default_executor, self._selector.select
+        loop._clock_resolution = self._resolution
         self._move_timers(loop.time() - virtual)
 
     async def idle(self) -> None:

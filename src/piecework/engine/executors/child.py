@@ -12,10 +12,8 @@ to parent   ``{"is": "ready"}``; ``{"is": "call", "method", "args"}``; ``{"is": 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib
-import inspect
 import json
 import os
 import signal
@@ -119,7 +117,7 @@ def run_job(target: str, input: str, context: ChildContext) -> str:
     """Run the handler at ``target``.
 
     A work type, or what has a method ``run_in_child(input, context)``, reads its input and writes
-    its result itself. Anything else is called with the fields of ``input`` as keywords.
+    its result itself. A plain function is bound like the handler of a work type.
 
     Args:
         target: ``module:qualname``.
@@ -142,14 +140,10 @@ def run_job(target: str, input: str, context: ChildContext) -> str:
         if not isinstance(result, str):
             raise InvalidWorkError(f"run_in_child of {target} returned no text")
         return result
-    result = handler(**json.loads(input))
-    if inspect.isawaitable(result):
-        result = asyncio.run(_await(result))
-    return _dump(result, f"the result of {target}")
-
-
-async def _await(awaitable: Any) -> Any:
-    return await awaitable
+    # Defined by the functional form, or bound to another name: the same binding, made here.
+    name: str = context.info.get("type", target)
+    made: WorkType[..., Any] = WorkType(name, handler, {"executor": "process"})
+    return run_handler(made, input, context)
 
 
 def serve(connection: Connection[Any, Any]) -> None:
