@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.support.faults import WatchedPubSub, WatchedQueue, WatchedStore
 
 from piecework import (
     BackendError,
@@ -22,7 +23,6 @@ from piecework import (
 )
 from piecework.engine.ports import EnginePubSub, EngineQueue, EngineStore, PortCalls
 from piecework.metrics import WorkRecorder
-from support.faults import WatchedPubSub, WatchedQueue, WatchedStore
 
 POLICY = Retry(attempts=3, base=1, factor=1, jitter=0)
 
