@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from tests.support.unreliable import Journal, journal_backend
 
 from piecework import (
     Retry,
@@ -15,7 +16,6 @@ from piecework import (
     define_work,
 )
 from piecework.clock import sleep
-from tests.support.unreliable import Journal, journal_backend
 
 ONCE = Retry(attempts=1)
 
