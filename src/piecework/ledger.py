@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 #: lives 14 days at most, and a day is left for the clocks.
 PENDING_TTL = 15 * 86400.0
 
+#: Seconds that a root's record is kept while its group is open, where it is not known how long its
+#: works are put off: longer than a year. When the group ends, the record is as any other.
+LONGEST_GROUP_TTL = 400 * 86400.0
+
 #: Counters of a record. ``open``: works of the group that are not terminal. ``opened``: how many
 #: there ever were, so that each time a group ends can be told from the last. ``members``: works of
 #: a gate that are not terminal; ``ok`` and ``failed``: how the others ended; ``hold``: 1 until all
@@ -256,6 +260,7 @@ class Ledger:
         run_at: int | None,
         body: str = "",
         counted: bool = True,
+        parent: bool = False,
     ) -> Settled:
         """Write the terminal state, the result and the counts, once.
 
@@ -266,6 +271,8 @@ class Ledger:
             run_at: When its handler started, in milliseconds.
             body: The envelope as text, kept for a dead work.
             counted: ``False`` where the record that counted it is gone.
+            parent: Whether it has queued children: a root's record then lives as long as they may,
+                until the group ends.
 
         Raises:
             WriteConflictError: The record is not at the envelope's version; nothing was written.
@@ -279,7 +286,7 @@ class Ledger:
             ),
             expect=env.version if env.track == "full" else 0,
             add=_ROOT_CLOSES if own else {},
-            ttl=self._result_ttl,
+            ttl=None if own and parent else self._result_ttl,
             index=self._index[outcome.status],
             fetch=True,
         )
@@ -376,6 +383,10 @@ class Ledger:
             changes = [change, Change(self.key(counter), add=again, ttl=self._life(new))]
         records = await self._write_item(changes, writer, "pending")
         return new._replace(version=records[0].version)
+
+    async def outlive(self, id: str) -> None:
+        """Keep the record of a settled root for as long as any of its group may be under way."""
+        await self.store.write([Change(self.key(id), ttl=LONGEST_GROUP_TTL)])
 
     # ---- groups --------------------------------------------------------------------------------
 

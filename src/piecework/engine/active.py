@@ -38,6 +38,7 @@ class Active:
         task: The task that runs the handler.
         abandoned: The handler did not end after it was cancelled, and was given up.
         settling: The handler has ended; only the lease is renewed from here on.
+        parent: Whether its handler has queued children in this run.
         counted: Whether the record that counts the work is still there.
         progress: What the handler last said of its progress.
     """
@@ -53,6 +54,7 @@ class Active:
         "good_until",
         "lease",
         "on_abandon",
+        "parent",
         "progress",
         "queue",
         "reason",
@@ -84,6 +86,7 @@ class Active:
         self.run_at: int | None = None
         self.traced = False
         self.counted = True
+        self.parent = False
         self.repeated = env.recheck or (lease is not None and lease.deliveries > 1)
         self.good_until = 0.0
         self.reason: Reason | None = None

@@ -11,6 +11,8 @@ from piecework.engine.invoke import BadInputError, check_outputs
 from piecework.errors import InvalidWorkError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from piecework.engine.active import Active
     from piecework.engine.core import Core
     from piecework.engine.registry import Entry
@@ -36,15 +38,25 @@ class Batcher:
         entry: The batch type.
         runner: Settles each work on its own.
         owner: Whose tasks its batches are.
+        refused: Gives back the works of a batch that the doer did not take.
     """
 
-    def __init__(self, core: Core, entry: Entry, runner: Runner, *, owner: object) -> None:
+    def __init__(
+        self,
+        core: Core,
+        entry: Entry,
+        runner: Runner,
+        *,
+        owner: object,
+        refused: Callable[[Sequence[Active], Exception], None],
+    ) -> None:
         policy = entry.work_type.batch
         assert policy is not None
         self.entry = entry
         self._core = core
         self._runner = runner
         self._owner = owner
+        self._refused = refused
         self._size = policy.size
         self._max_wait = policy.max_wait
         self._buffer: list[Active] = []
@@ -74,17 +86,19 @@ class Batcher:
         if not batch:
             return
         first = batch[0].env
-        self.entry.doer.do(
-            WorkTask(
-                lambda: self._run(batch),
-                actives=batch,
-                id=first.id,
-                group=first.group,
-                priority=max(active.env.priority for active in batch),
-                created_at=first.queue_at,
-                owner=self._owner,
-            )
+        task = WorkTask(
+            lambda: self._run(batch),
+            actives=batch,
+            id=first.id,
+            group=first.group,
+            priority=max(active.env.priority for active in batch),
+            created_at=first.queue_at,
+            owner=self._owner,
         )
+        try:
+            self.entry.doer.do(task)
+        except Exception as error:  # noqa: BLE001 - a user's doer
+            self._refused(batch, error)
 
     async def _run(self, batch: list[Active]) -> None:
         await self._runner.run_batch(batch, self._call)

@@ -60,7 +60,13 @@ class FollowUps:
         )
 
     async def settled(
-        self, env: Envelope, settled: Settled, outcome: Outcome, *, again: bool = False
+        self,
+        env: Envelope,
+        settled: Settled,
+        outcome: Outcome,
+        *,
+        again: bool = False,
+        parent: bool = False,
     ) -> None:
         """Do what follows this worker's own settle of a work.
 
@@ -69,7 +75,10 @@ class FollowUps:
             settled: What the settle has shown.
             outcome: How it ended.
             again: Whether the work ran before: then gates may be left open.
+            parent: Whether its record was kept for its children.
         """
+        if not parent and settled.record.count(OPEN) > 0:  # children of an earlier run
+            await self._core.ledger.outlive(env.id)
         if settled.record.count(WAITERS) > 0:
             await self.publish("done", env.id)
         if env.unique is not None:
@@ -86,6 +95,8 @@ class FollowUps:
         """Do what follows the settle of a work that somebody settled, perhaps half way."""
         counter = env.counter
         own = (await self._core.ledger.read([env.id]))[0]
+        if own.count(OPEN) > 0:
+            await self._core.ledger.outlive(env.id)
         if own.count(WAITERS) > 0:
             await self.publish("done", env.id)
         if env.unique is not None:

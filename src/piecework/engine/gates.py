@@ -344,7 +344,8 @@ class GateKeeper:
             value=with_header(item, drained=drained),
             expect=expect,
             add={OPEN: -1} if own and drained else {},
-            ttl=core.settings.result_ttl if drained else PENDING_TTL,
+            # A record that counts lives as long as what it counts may; a group's end shortens it.
+            ttl=core.settings.result_ttl if drained and not own else None,
             index=core.ledger.index(item.status),
             fetch=True,
         )
@@ -389,7 +390,6 @@ class GateKeeper:
             expect=item.version,
             add={HOLD: -1},
             needs=(HOLD,),
-            ttl=PENDING_TTL,
             index=core.ledger.index("dead"),
             fetch=True,
         )

@@ -109,7 +109,7 @@ class Intake:
         batcher = self._batchers.get(entry.name)
         if batcher is None or batcher.entry is not entry:
             batcher = self._batchers[entry.name] = Batcher(
-                self._core, entry, self._runner, owner=self
+                self._core, entry, self._runner, owner=self, refused=self._refused
             )
         return batcher
 
@@ -244,21 +244,29 @@ class Intake:
     def _to_doer(self, active: Active) -> None:
         env = active.env
         runner = self._runner
-        active.entry.doer.do(
-            WorkTask(
-                lambda: runner.run(active),
-                actives=[active],
-                id=env.id,
-                group=env.group,
-                priority=env.priority,
-                created_at=env.queue_at,
-                owner=self,
-            )
+        task = WorkTask(
+            lambda: runner.run(active),
+            actives=[active],
+            id=env.id,
+            group=env.group,
+            priority=env.priority,
+            created_at=env.queue_at,
+            owner=self,
         )
+        try:
+            active.entry.doer.do(task)
+        except Exception as error:  # noqa: BLE001 - a user's doer
+            self._refused([active], error)
 
-    def _put_back(self, active: Active) -> None:
+    def _refused(self, actives: Sequence[Active], error: Exception) -> None:
+        """Give back what a doer did not take, though it must; it may do so the next time."""
+        self._core.hooks.report(error, "queue", "a doer raised")
+        for active in actives:
+            self._put_back(active, None)
+
+    def _put_back(self, active: Active, delay: float | None = 0.0) -> None:
         # At once: another worker may have room, and here the poller waits until there is some.
-        task = asyncio.get_running_loop().create_task(self.return_unstarted(active))
+        task = asyncio.get_running_loop().create_task(self.return_unstarted(active, delay))
         self._putting_back.add(task)
         task.add_done_callback(self._putting_back.discard)
 

@@ -591,6 +591,7 @@ class Runner:
                 run_at=active.run_at,
                 body=body,
                 counted=active.counted,
+                parent=active.parent,
             )
 
         try:
@@ -605,7 +606,9 @@ class Runner:
         self._tell(active, outcome, value)  # before what follows, so before "group-done"
         quiet = not active.repeated and self._follow.nothing_follows(env, settled, outcome)
         if not quiet:
-            await self._follow.settled(active.env, settled, outcome, again=active.repeated)
+            await self._follow.settled(
+                active.env, settled, outcome, again=active.repeated, parent=active.parent
+            )
         await self.finish_message(active, outcome.error, dead=outcome.status == "dead")
         return True
 

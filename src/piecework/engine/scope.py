@@ -132,6 +132,7 @@ class RunScope(Scope):
         name = works[0].type if works else ""
         given = parse_options(options, name)
         when = check_when(when)
+        self._active.parent = True
         if then is None:
             place = Place(self._run.group_id, self._run.id)
             prepared = [self._submitter.prepare(work, given, place) for work in works]

@@ -91,6 +91,7 @@ class Watcher:
 
     async def _fire(self, active: Active, spec: dict[str, Any]) -> None:
         env = active.env
+        active.parent = True
         await self._gates.write_upstream(env.id, spec["on"])
         place = Place(env.group_id, env.id, upstream=env.id)
         registry = self._core.registry
