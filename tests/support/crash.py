@@ -73,6 +73,9 @@ class Switch:
         self._hanging: list[asyncio.Future[None]] = []
         #: Called for each operation before its effect; what it raises comes out of the call.
         self.fail: Callable[[str], None] | None = None
+        #: Operations that never answer.
+        self.hang_at: set[str] = set()
+        self._frozen: asyncio.Event | None = None
 
     def keep_alive(self) -> None:
         """Do not die any more."""
@@ -84,10 +87,28 @@ class Switch:
         self.dead = True
         self.died.set()
 
+    def freeze(self) -> None:
+        """From now on its calls wait, with no effect, until it thaws."""
+        self._frozen = asyncio.Event()
+
+    def thaw(self) -> None:
+        """Let the calls that wait have their effect now."""
+        if self._frozen is not None:
+            self._frozen.set()
+            self._frozen = None
+
     def bury(self) -> None:
         """End what hangs: calls of a dead process raise ``CancelledError`` from now on."""
         self.dead = self.buried = True
         self.died.set()
+
+    def revive(self) -> None:
+        """Let calls through again, and end those that hang, so that a test can clean up."""
+        self.dead = False
+        self.kill_at = None
+        self.died.clear()
+        for hanging in self._hanging:
+            hanging.cancel()
 
     async def hang(self) -> Any:
         if self.buried:
@@ -101,6 +122,10 @@ class Switch:
         """Make a call, unless the process is dead by then."""
         if self.dead:
             return await self.hang()
+        if operation in self.hang_at:
+            return await self.hang()
+        if self._frozen is not None:
+            await self._frozen.wait()
         self.calls.append(operation)
         number = len(self.calls)
         here = number == self.kill_at
@@ -351,15 +376,15 @@ def group_of(id: str, record: Record) -> str:
 class Wire:
     """What several processes share: a queue, a store and a pub/sub in memory."""
 
-    def __init__(self) -> None:
-        self.queue = MemoryQueue(capabilities=REMOTE_QUEUE)
+    def __init__(self, capabilities: Capabilities = REMOTE_QUEUE) -> None:
+        self.queue = MemoryQueue(capabilities=capabilities)
         self.store = BookedStore()
         self.pubsub = MemoryPubSub()
 
     def ports(self, switch: Switch) -> dict[str, Any]:
         """The ports as a process sees them: ``create_work(**wire.ports(switch))``."""
         return {
-            "queue": FaultQueue(self.queue, switch),
+            "queue": FaultQueue(self.queue, switch, self.queue.capabilities),
             "store": FaultStore(self.store, switch),
             "pubsub": FaultPubSub(self.pubsub, switch),
         }
