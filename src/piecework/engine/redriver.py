@@ -87,14 +87,20 @@ class Redriver:
         return brought
 
     async def _reopen(self, env: Envelope) -> bool:
-        """Dead to pending, then push; a work that is not dead (any more) is left as it is."""
+        """Dead to pending, then push.
+
+        A work that is pending or running has a letter too, if the queue moved its message away, or
+        if whoever brought it back died before the push. It is pushed; its record decides.
+        """
         core = self._core
         record = (await core.ledger.read([env.id]))[0]
         item = read_item(record)
         if env.track != "none" and (item is None or item.status != "dead"):
             if item is None:
                 return await self._push_fresh(env)
-            return False
+            if not item.terminal:
+                await self._push(item.second_message())
+            return not item.terminal
         now = core.clock.now_ms()
         new = env._replace(
             attempt=1,
