@@ -1,7 +1,5 @@
 """What becomes of failures: tried again, put off, given up at once, or judged by on_failure."""
 
-from __future__ import annotations
-
 import asyncio
 
 from piecework import (
@@ -11,14 +9,13 @@ from piecework import (
     WorkContext,
     WorkDelayError,
     WorkFailedError,
-    WorkInfo,
     create_work,
     define_work,
 )
 
 
-def judge(error: BaseException, info: WorkInfo) -> Delay | None:
-    """A busy server is not our fault: wait, and do not count it. Anything else: as usual."""
+def judge(error: BaseException, info: object) -> Delay | None:
+    """A busy server: wait, and do not count it. Anything else: as usual."""
     return Delay(0.1) if isinstance(error, TimeoutError) else None
 
 
@@ -43,8 +40,8 @@ async def patient(ctx: WorkContext) -> str:
     return f"done at attempt {ctx.attempt}"
 
 
-@define_work("hopeless")
-async def hopeless() -> None:
+@define_work
+def hopeless() -> None:
     raise RetryAbort("the card was stolen")  # another attempt would not help
 
 
