@@ -109,9 +109,9 @@ class Canceller:
                 )
             except WriteConflictError:
                 continue
-            await self._follow.publish("cancel", id)  # a short run may be under way elsewhere
-            await self._follow.settled(env, settled, outcome, again=True)
             entry = core.registry.route(env.type)
             entry.metrics.cancelled(core.clock.now_ms(), env.queue_at)
             core.emit("cancelled", env, entry)
+            await self._follow.publish("cancel", id)  # a short run may be under way elsewhere
+            await self._follow.settled(env, settled, outcome, again=True)
             return True

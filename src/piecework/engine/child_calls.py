@@ -7,18 +7,20 @@ that the record holds; nothing is pickled.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import inspect
 import time
 from typing import TYPE_CHECKING, Any, cast
 
-from piecework.clock import from_ms
+from piecework.clock import from_ms, to_ms
 from piecework.codec import default_codec
 from piecework.context import Reply, Scope, WorkContext
-from piecework.errors import InvalidWorkError
+from piecework.errors import ConfigError, InvalidWorkError
 from piecework.options import parse_options
 from piecework.packing import pack_work, plain_options, read_options, unpack_work
 from piecework.running import Run, current_run
+from piecework.state import Progress, WorkState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from piecework.engine.registry import Registry
     from piecework.gates import When
     from piecework.options import Options, WorkOptions
-    from piecework.state import WorkState
 
 
 class ChildScope(Scope):
@@ -79,11 +80,15 @@ class ChildScope(Scope):
 
     def states(self, ids: Sequence[str]) -> Reply[list[WorkState | None]]:
         """Read states."""
-        return _answered(default_codec.decode(self._child.call("states", list(ids))))
+        return _answered(self._states(ids))
 
     def results(self, ids: Sequence[str]) -> Reply[list[Any]]:
         """Read results."""
-        return _answered(default_codec.decode(self._child.call("results", list(ids))))
+        states = self._states(ids)
+        return _answered([None if state is None else state.result for state in states])
+
+    def _states(self, ids: Sequence[str]) -> list[WorkState | None]:
+        return [_read_state(packed) for packed in self._child.call("states", list(ids))]
 
     def claim(self, key: str) -> Reply[bool]:
         """Be the first to claim a key."""
@@ -136,15 +141,79 @@ async def answer_child(registry: Registry, scope: Scope, method: str, args: list
     if method == "set_result":
         await scope.set_result(default_codec.decode(args[0]))
         return None
-    if method in ("states", "results"):
-        answer = await (scope.states(args[0]) if method == "states" else scope.results(args[0]))
-        return default_codec.encode(answer)
+    if method == "states":
+        states = await scope.states(args[0])
+        return [None if state is None else _pack_state(registry, state) for state in states]
     if method == "claim":
         return await scope.claim(args[0])
     if method == "progress":
         scope.progress(*args)
         return None
     raise InvalidWorkError(f"a worker process asked for {method!r}, which there is not")
+
+
+def _pack_state(registry: Registry, state: WorkState) -> dict[str, Any]:
+    """A state as plain data: the result as its type writes it, and where that type is found."""
+    entry = registry.known(state.type)
+    text: str | None = None
+    target: str | None = None
+    if state.status == "success":
+        if entry is None:
+            text = default_codec.encode(state.result)
+        else:
+            text = entry.work_type.binding.dump_result(state.result)
+            target = f"{entry.work_type.fn.__module__}:{entry.work_type.fn.__qualname__}"
+    plain = {name: getattr(state, name) for name in _PLAIN}
+    for name in _TIMES:
+        moment = getattr(state, name)
+        plain[name] = None if moment is None else to_ms(moment)
+    progress = state.progress
+    plain["progress"] = None if progress is None else dataclasses.astuple(progress)
+    return {"state": plain, "result": text, "target": target}
+
+
+def _read_state(packed: dict[str, Any] | None) -> WorkState | None:
+    """The state that ``_pack_state`` wrote.
+
+    A result comes as its type says where that type can be imported by name, else as plain data.
+    """
+    if packed is None:
+        return None
+    values: dict[str, Any] = packed["state"]
+    for name in _TIMES:
+        values[name] = None if values[name] is None else from_ms(values[name])
+    if values["progress"] is not None:
+        values["progress"] = Progress(*values["progress"])
+    text = packed["result"]
+    return WorkState(
+        **values, result=None if text is None else _read_result(text, packed["target"])
+    )
+
+
+def _read_result(text: str, target: str | None) -> Any:
+    from piecework.definitions import WorkType
+    from piecework.engine.executors.child import find_target
+
+    if target is not None and "<" not in target:
+        with contextlib.suppress(ConfigError):
+            found = find_target(target)
+            if isinstance(found, WorkType):
+                return found.binding.load_result(text)
+    return default_codec.decode(text)
+
+
+_TIMES = ("queue_at", "start_at", "run_at", "end_at")
+_PLAIN = (
+    "id",
+    "type",
+    "status",
+    "attempt",
+    "error",
+    "priority",
+    "group",
+    "group_id",
+    "parent_id",
+)
 
 
 def _as_given(options: Options) -> WorkOptions:
