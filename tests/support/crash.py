@@ -9,7 +9,6 @@ written, which checks the promises while it is written.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -370,7 +369,7 @@ def group_of(id: str, record: Record) -> str:
     assert item is not None
     if item.terminal:
         return item.header.get("gid", id)
-    return json.loads(item.payload)["group_id"]
+    return item.envelope().group_id
 
 
 class Wire:
