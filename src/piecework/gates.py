@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, TypedDict, cast
 
+from piecework.counters import FAILED, HOLD, MEMBERS, OK
 from piecework.errors import InvalidWorkError
-from piecework.ledger import FAILED, HOLD, MEMBERS, OK
 from piecework.state import TERMINAL, WorkState
 
 if TYPE_CHECKING:

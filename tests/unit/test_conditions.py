@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from piecework import define_work
+from piecework.counters import FAILED, HOLD, MEMBERS, OK
 from piecework.dependency import dependency
 from piecework.envelope import Envelope
 from piecework.errors import InvalidWorkError
@@ -24,7 +25,6 @@ from piecework.gates import (
     judge,
     judge_gate,
 )
-from piecework.ledger import FAILED, HOLD, MEMBERS, OK
 from piecework.packing import pack_work, unpack_work
 from piecework.ports.store import Record
 from piecework.retry import Retry

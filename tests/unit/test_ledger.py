@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from piecework.clock import FunctionClock
-from piecework.envelope import Envelope, encode
-from piecework.errors import BackendError, ConflictError
-from piecework.ledger import (
+from piecework.counters import (
     CANCEL,
     FAILED,
     GROUP_WAITERS,
@@ -19,16 +17,22 @@ from piecework.ledger import (
     OK,
     OPEN,
     OPENED,
-    PENDING_TTL,
     WAITERS,
+)
+from piecework.envelope import Envelope, encode
+from piecework.errors import BackendError, ConflictError
+from piecework.ledger import (
+    PENDING_TTL,
     Ledger,
     WriteConflictError,
+    register_unique,
+    release_unique,
+    unique_key,
 )
 from piecework.memory import MemoryStore
 from piecework.ports.capabilities import Capabilities
 from piecework.ports.store import Change, Record
 from piecework.record import Item, Outcome, read_item
-from piecework.unique import register_unique, release_unique, unique_key
 
 SUCCESS = Outcome("success", "3")
 DEAD = Outcome("dead", error="E: no", error_type="E")

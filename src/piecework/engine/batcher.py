@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from piecework.engine.active import Active
+    from piecework.engine.batch_run import BatchRunner
     from piecework.engine.core import Core
     from piecework.engine.registry import Entry
     from piecework.engine.runner import Runner
@@ -36,7 +37,8 @@ class Batcher:
     Args:
         core: The shared parts.
         entry: The batch type.
-        runner: Settles each work on its own.
+        runner: Has the threads of ``def`` handlers.
+        batches: Runs what was collected.
         owner: Whose tasks its batches are.
         refused: Gives back the works of a batch that the doer did not take.
     """
@@ -46,6 +48,7 @@ class Batcher:
         core: Core,
         entry: Entry,
         runner: Runner,
+        batches: BatchRunner,
         *,
         owner: object,
         refused: Callable[[Sequence[Active], Exception], None],
@@ -55,6 +58,7 @@ class Batcher:
         self.entry = entry
         self._core = core
         self._runner = runner
+        self._batches = batches
         self._owner = owner
         self._refused = refused
         self._size = policy.size
@@ -101,7 +105,7 @@ class Batcher:
             self._refused(batch, error)
 
     async def _run(self, batch: list[Active]) -> None:
-        await self._runner.run_batch(batch, self._call)
+        await self._batches.run(batch, self._call)
 
     async def _call(self, actives: list[Active]) -> list[Any]:
         """Call the handler with the inputs of works; give one output or exception for each."""

@@ -7,18 +7,22 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from piecework.engine.cancel import Canceller, CancelNote
+from piecework.engine.failures import Failures
 from piecework.engine.follow import FollowUps
 from piecework.engine.gates import GateKeeper
 from piecework.engine.heart import Heart
 from piecework.engine.intake import Intake
 from piecework.engine.invoke import Invoker
 from piecework.engine.listing import Listing
+from piecework.engine.look import Look
+from piecework.engine.messages import Messages
 from piecework.engine.poller import Poller
 from piecework.engine.reconcile import Reconciler
 from piecework.engine.redriver import Redriver
 from piecework.engine.results import Results
 from piecework.engine.runner import Runner
 from piecework.engine.scheduler import Scheduler
+from piecework.engine.settler import Settler
 from piecework.engine.submit import Submitter
 from piecework.engine.waiters import Waiters
 from piecework.engine.watchdog import Watchdog
@@ -60,7 +64,11 @@ class Engine:
         self.gates.group_ended = self.follow.group_may_end
         self.invoker = Invoker(core, self.submitter, self.gates, self.results, self.heart)
         cancels = CancelNote(core)
-        self.runner = Runner(core, self.heart, self.invoker, self.follow, self.submitter, cancels)
+        messages = Messages(core, self.heart, self.submitter)
+        settler = Settler(core, self.heart, self.follow, messages)
+        failures = Failures(core, settler)
+        self.look = Look(core, self.heart, self.follow, settler, messages, cancels)
+        self.runner = Runner(core, self.heart, self.invoker, self.look, failures, settler, messages)
         self.watchdog = Watchdog(core, self.heart, time.perf_counter)
         self.intake = Intake(core, self.heart, self.runner, self.submitter, self.watchdog)
         self.redriver = Redriver(core, self.submitter)
@@ -126,7 +134,7 @@ class Engine:
             self.waiters.resume()
             if self.core.queue.capabilities.in_process:
                 await self.waiters.subscribe()
-                self.runner.listening_since = self.core.clock.now_ms()
+                self.look.listening_since = self.core.clock.now_ms()
             self.started = True
             self.stopped = self.intake.stopping = False
             self.refresh()

@@ -7,12 +7,12 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from piecework.clock import from_ms, sleep
+from piecework.counters import GROUP_WAITERS, OPEN, OPENED, WAITERS
 from piecework.engine.hooks import resolve
 from piecework.engine.notices import NoticeKind, encode_notice
-from piecework.ledger import GROUP_WAITERS, OPEN, OPENED, WAITERS
+from piecework.ledger import release_unique, unique_key
 from piecework.record import read_state
 from piecework.state import GroupInfo, WorkEvent, WorkState
-from piecework.unique import release_unique, unique_key
 
 if TYPE_CHECKING:
     from piecework.engine.core import Core

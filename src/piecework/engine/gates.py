@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from piecework.counters import HOLD, WAITERS
 from piecework.engine.submit import Place
 from piecework.envelope import Envelope, decode, encode
 from piecework.errors import ConflictError
@@ -23,10 +24,9 @@ from piecework.gates import (
     judge_gate,
 )
 from piecework.ids import derived_id, random_id
-from piecework.ledger import HOLD, OPEN, OPENED, PENDING_TTL, WAITERS
+from piecework.ledger import PENDING_TTL, GateLedger
 from piecework.options import NO_OPTIONS, Options
-from piecework.ports.store import Change
-from piecework.record import Item, Outcome, read_item, terminal_value, with_header
+from piecework.record import Item, Outcome, read_item
 from piecework.retry import Retry
 from piecework.running import gate_id
 
@@ -99,6 +99,7 @@ class GateKeeper:
         self._core = core
         self._submitter = submitter
         self._publish = publish
+        self._ledger = GateLedger(core.ledger, result_ttl=core.settings.result_ttl)
 
     # ---- open ----------------------------------------------------------------------------------
 
@@ -147,32 +148,21 @@ class GateKeeper:
 
         Where its group had settled meanwhile, it is the root of its own.
         """
-        env = gate.env
-        await self._write_pages(env.id, gate.ids)
-        try:
-            await self._core.ledger.store.write(self._opening(env))
-        except ConflictError as conflict:
-            if gate.root is not None and conflict.records[-1].version == 0:
+        await self._write_pages(gate.env.id, gate.ids)
+        match await self._ledger.open(gate.env):
+            case "rootless" if gate.root is not None:
                 # The message of the root came before its record.
                 await self._core.ledger.register(gate.root, encode(gate.root))
                 return await self.register(replace(gate, root=None))
-            if conflict.records[0].version == 0:
+            case "late" | "rootless":
                 return await self.register(_as_root(gate))
-        return gate
+            case "opened" | "there":
+                return gate
 
     async def fill(self, gate: PreparedGate) -> None:
         """Queue the works of a registered gate, and release its hold."""
         await self._submitter.send_children(gate.members)
         await self._release(gate.env.id)
-
-    def _opening(self, env: Envelope) -> list[Change]:
-        ledger = self._core.ledger
-        root = env.group_id == env.id
-        first = ledger.register_changes(env, encode(env))
-        add = {**first[0].add, HOLD: 1}
-        if root:
-            add[OPENED] = 1
-        return [first[0]._replace(add=add), *first[1:]]
 
     async def _write_pages(self, id: str, ids: Sequence[str]) -> None:
         """Put the ids of a gate's works beside it, so that no record grows with the width."""
@@ -203,11 +193,7 @@ class GateKeeper:
 
     async def _release(self, id: str) -> None:
         """Say that all works of a gate are queued."""
-        change = Change(self._core.ledger.key(id), add={HOLD: -1}, needs=(HOLD,), fetch=True)
-        try:
-            record = (await self._core.ledger.store.write([change]))[0]
-        except ConflictError as conflict:
-            record = conflict.records[0]  # an earlier run of the same call did
+        record = await self._ledger.release(id)
         await self._after(id, await self.follow(id, record, repeat=True))
 
     async def _after(self, id: str, root: Record | None) -> None:
@@ -248,7 +234,7 @@ class GateKeeper:
             else:
                 outcome = await self._broken(id, spec)
             try:
-                return await self._settle(env, item, record, outcome)
+                return await self._settle(env, record, outcome)
             except ConflictError as conflict:
                 record = conflict.records[0]
 
@@ -285,48 +271,23 @@ class GateKeeper:
 
     async def _kill(self, spec: GateSpec, error: str) -> Outcome:
         outcome = Outcome("dead", error=error, error_type="GateFailed")
-        core = self._core
         for body in spec.then:
             env = decode(body)
-            value = terminal_value(
-                env,
-                outcome,
-                writer="gate",
-                run_at=None,
-                end_at=core.clock.now_ms(),
-                body=body,
-            )
-            change = Change(
-                core.ledger.key(env.id),
-                value=value,
-                expect=0,
-                ttl=core.settings.result_ttl,
-                index=core.ledger.index("dead"),
-                fetch=True,
-            )
-            try:
-                written = (await core.ledger.store.write([change]))[0]
-            except ConflictError as conflict:
-                written = conflict.records[0]  # killed already
-            if written.count(WAITERS) > 0:
+            record = await self._ledger.kill_dependent(env, body, outcome)
+            if record.count(WAITERS) > 0:
                 await self._publish(env.id)
         return outcome
 
-    async def _settle(
-        self, env: Envelope, item: Item, record: Record, outcome: Outcome
-    ) -> Record | None:
-        drained = is_drained(record)
-        core = self._core
-        value = terminal_value(
-            env,
-            outcome,
-            writer="gate",
-            run_at=None,
-            end_at=core.clock.now_ms(),
-        )
-        settled = read_item(record._replace(value=value))
-        assert settled is not None
-        return await self._write(env.id, item.version, settled, drained=drained, root=env.group_id)
+    async def _settle(self, env: Envelope, record: Record, outcome: Outcome) -> Record | None:
+        written, root = await self._ledger.settle(env, record, outcome)
+        if written.count(WAITERS) > 0:
+            await self._publish(env.id)
+        if root is not None:
+            return root
+        # Works may have ended while this was written, and have seen a gate that was not decided.
+        latest = (await self._core.ledger.read([env.id]))[0]
+        again = read_item(latest)
+        return None if again is None else await self._drain(env.id, latest, again)
 
     async def _drain(
         self, id: str, record: Record, item: Item, *, repeat: bool = False
@@ -339,37 +300,9 @@ class GateKeeper:
         if not is_drained(record):
             return None
         try:
-            return await self._write(id, item.version, item, drained=True, root=root)
+            return (await self._ledger.drain(id, item))[1]
         except ConflictError as conflict:
             return await self.follow(id, conflict.records[0])
-
-    async def _write(
-        self, id: str, expect: int, item: Item, *, drained: bool, root: str
-    ) -> Record | None:
-        core = self._core
-        own = root == id
-        change = Change(
-            core.ledger.key(id),
-            value=with_header(item, drained=drained),
-            expect=expect,
-            add={OPEN: -1} if own and drained else {},
-            # A record that counts lives as long as what it counts may; a group's end shortens it.
-            ttl=core.settings.result_ttl if drained and not own else None,
-            index=core.ledger.index(item.status),
-            fetch=True,
-        )
-        changes = [change]
-        if drained and not own:
-            changes.append(Change(core.ledger.key(root), add={OPEN: -1}, fetch=True))
-        records = await core.ledger.store.write(changes)
-        if records[0].count(WAITERS) > 0:
-            await self._publish(id)
-        if drained:
-            return records[-1]
-        # Works may have ended while this was written, and have seen a gate that was not decided.
-        latest = (await core.ledger.read([id]))[0]
-        again = read_item(latest)
-        return None if again is None else await self._drain(id, latest, again)
 
     # ---- a parent that ends --------------------------------------------------------------------
 
@@ -407,22 +340,7 @@ class GateKeeper:
         return True
 
     async def _close(self, id: str, record: Record, item: Item) -> None:
-        env = item.envelope()
-        spec = GateSpec.decode(env.input)
+        spec = GateSpec.decode(item.envelope().input)
         outcome = await self._kill(spec, "GateFailed: the work that queued its works ended first")
-        core = self._core
-        value = terminal_value(env, outcome, writer="gate", run_at=None, end_at=core.clock.now_ms())
-        change = Change(
-            record.key,
-            value=value,
-            expect=item.version,
-            add={HOLD: -1},
-            needs=(HOLD,),
-            index=core.ledger.index("dead"),
-            fetch=True,
-        )
-        try:
-            record = (await core.ledger.store.write([change]))[0]
-        except ConflictError as conflict:
-            record = conflict.records[0]
+        record = await self._ledger.close(record, item, outcome)
         await self._after(id, await self.follow(id, record))

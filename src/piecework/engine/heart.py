@@ -10,7 +10,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from piecework.clock import sleep
-from piecework.ledger import CANCEL, WriteConflictError
+from piecework.counters import CANCEL
+from piecework.ledger import WriteConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable

@@ -6,7 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from piecework.engine.active import Active
+from piecework.engine.batch_run import BatchRunner
 from piecework.engine.batcher import Batcher, WorkTask
+from piecework.engine.failures import work_info
 from piecework.engine.hooks import resolve
 from piecework.engine.poller import Handed
 from piecework.envelope import NewerEnvelopeError, decode, encode
@@ -60,6 +62,7 @@ class Intake:
         self._core = core
         self._heart = heart
         self._runner = runner
+        self._batches = BatchRunner(core, heart, runner)
         self._submitter = submitter
         self._watchdog = watchdog
         self._actives: dict[Active, None] = {}
@@ -109,7 +112,12 @@ class Intake:
         batcher = self._batchers.get(entry.name)
         if batcher is None or batcher.entry is not entry:
             batcher = self._batchers[entry.name] = Batcher(
-                self._core, entry, self._runner, owner=self, refused=self._refused
+                self._core,
+                entry,
+                self._runner,
+                self._batches,
+                owner=self,
+                refused=self._refused,
             )
         return batcher
 
@@ -353,7 +361,7 @@ class Intake:
         hook = self._core.hooks.accept
         assert hook is not None
         try:
-            return bool(await resolve(hook(self._runner.info(active))))
+            return bool(await resolve(hook(work_info(active))))
         except Exception as error:  # noqa: BLE001 - a hook must not lose a work
             self._core.hooks.report(error, "queue", "accept raised")
             return False

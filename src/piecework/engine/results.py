@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from piecework.counters import GROUP_WAITERS, OPEN, WAITERS
 from piecework.engine.notices import encode_notice
 from piecework.errors import (
     InvalidWorkError,
@@ -14,7 +15,6 @@ from piecework.errors import (
     WorkExpiredError,
     WorkFailedError,
 )
-from piecework.ledger import GROUP_WAITERS, OPEN, WAITERS
 from piecework.record import Item, read_item, read_state
 
 if TYPE_CHECKING:

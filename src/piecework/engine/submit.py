@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from piecework.envelope import Envelope, encode
 from piecework.errors import PayloadTooLargeError
+from piecework.ledger import register_unique, unique_key
 from piecework.options import NO_OPTIONS, Options, parse_options
 from piecework.ports.queue import Message
 from piecework.record import read_item
-from piecework.unique import register_unique, unique_key
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

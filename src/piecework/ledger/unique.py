@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from piecework.envelope import encode
 from piecework.errors import ConflictError
-from piecework.ledger import PENDING_TTL, Registered
+from piecework.ledger.works import PENDING_TTL, Registered
 from piecework.ports.store import Change, Record
 from piecework.record import read_item
 
 if TYPE_CHECKING:
     from piecework.envelope import Envelope
-    from piecework.ledger import Ledger
+    from piecework.ledger.works import Ledger
 
 
 def unique_key(prefix: str, env: Envelope) -> str:

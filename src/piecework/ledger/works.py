@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from piecework.counters import CANCEL, FAILED, HOLD, MEMBERS, OK, OPEN, OPENED, WAITERS
 from piecework.envelope import Envelope, encode
 from piecework.errors import ConflictError
 from piecework.ports.store import Change, Record
@@ -36,14 +37,6 @@ PENDING_TTL = 15 * 86400.0
 #: Seconds that a root's record is kept while its group is open, where it is not known how long its
 #: works are put off: longer than a year. When the group ends, the record is as any other.
 LONGEST_GROUP_TTL = 400 * 86400.0
-
-#: Counters of a record. ``open``: works of the group that are not terminal. ``opened``: how many
-#: there ever were, so that each time a group ends can be told from the last. ``members``: works of
-#: a gate that are not terminal; ``ok`` and ``failed``: how the others ended; ``hold``: 1 until all
-#: of a gate's works are queued. ``waiters``, ``group_waiters``: how many wait for a result.
-#: ``cancel``: how often a running work was asked to stop.
-OPEN, OPENED, MEMBERS, OK, FAILED, HOLD = "open", "opened", "members", "ok", "failed", "hold"
-WAITERS, GROUP_WAITERS, CANCEL = "waiters", "group_waiters", "cancel"
 
 _ROOT_OPENS = {OPEN: 1}
 _ROOT_CLOSES = {OPEN: -1}
