@@ -14,16 +14,11 @@ Example:
 from piecework.clock import Clock
 from piecework.codec import Codec, default_codec
 from piecework.context import WorkContext
+from piecework.create import create_work
 from piecework.cron import next_after, parse_cron
 from piecework.default import enqueue, list, schedule, start, stop, work  # noqa: A004 - the contract
-from piecework.definitions import (
-    Delay,
-    RunAt,
-    Work,
-    WorkType,
-    define_batch_work,
-    define_work,
-)
+from piecework.define import define_batch_work, define_work
+from piecework.definitions import Delay, RunAt, Work, WorkType
 from piecework.dependency import dependency
 from piecework.doers import (
     Doer,
@@ -79,7 +74,7 @@ from piecework.retry import Retry, backoff, get_default_retry, retry, set_defaul
 from piecework.schedules import ScheduleHandle
 from piecework.signals import RetryAbort, WorkDelayError
 from piecework.state import DeadLetter, GroupInfo, Progress, WorkEvent, WorkInfo, WorkState
-from piecework.system import WorkSystem, create_work
+from piecework.system import WorkSystem
 
 __all__ = [
     "DEFAULT_BUCKETS",
