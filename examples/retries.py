@@ -10,7 +10,6 @@ from piecework import (
     RetryAbort,
     WorkContext,
     WorkDelayError,
-    WorkEvent,
     WorkFailedError,
     WorkInfo,
     create_work,
@@ -18,13 +17,9 @@ from piecework import (
 )
 
 
-class BusyError(Exception):
-    """The server has no time."""
-
-
 def judge(error: BaseException, info: WorkInfo) -> Delay | None:
     """A busy server is not our fault: wait, and do not count it. Anything else: as usual."""
-    return Delay(0.1) if isinstance(error, BusyError) else None
+    return Delay(0.1) if isinstance(error, TimeoutError) else None
 
 
 @define_work("flaky", retry=Retry(attempts=5, base=0.1))
@@ -37,7 +32,7 @@ async def flaky(ctx: WorkContext) -> str:
 @define_work("polite", on_failure=judge)
 async def polite(ctx: WorkContext) -> str:
     if await ctx.claim("the server was asked"):  # true for the first one only
-        raise BusyError("come back later")
+        raise TimeoutError("the server is busy")
     return f"done at attempt {ctx.attempt}"
 
 
@@ -53,12 +48,8 @@ async def hopeless() -> None:
     raise RetryAbort("the card was stolen")  # another attempt would not help
 
 
-def tell(event: WorkEvent) -> None:
-    print(f"  {event.type}: {event.kind}", event.error or "")
-
-
 async def main() -> None:
-    async with create_work(work=[flaky, polite, patient, hopeless], on_event=tell) as work:
+    async with create_work(work=[flaky, polite, patient, hopeless]) as work:
         for one in (flaky(), polite(), patient()):
             print(f"{one.type}:", await work.run(one))
         try:

@@ -207,8 +207,12 @@ class WorkType(Generic[P, R_co]):
             raise ConfigError(
                 f"work type {type!r}: there is no option {unknown[0]!r}. Known: {known}."
             )
-        if not type or not callable(fn):
-            raise ConfigError(f"work type {type!r}: a name and a handler are needed")
+        named = isinstance(type, str) and type != ""  # pyright: ignore[reportUnnecessaryIsInstance] - not all callers are checked
+        if not named or not callable(fn) or isinstance(fn, WorkType):
+            raise ConfigError(
+                f"work type {type!r}: a name and a handler are needed, and the handler is a "
+                f"function, not {fn!r}; the one of a work type is its .fn"
+            )
         self.type = type
         self.fn = fn
         self.options = options
@@ -413,10 +417,13 @@ def define_work(
     if callable(name):
         return cast("WorkType[..., Any]", WorkType(_name_of(name), name, options))
     if handler is not None:
-        return cast("WorkType[..., Any]", WorkType(name or _name_of(handler), handler, options))
+        return cast(
+            "WorkType[..., Any]",
+            WorkType(_name_of(handler) if name is None else name, handler, options),
+        )
 
     def decorate(fn: Callable[..., Any]) -> WorkType[..., Any]:
-        return WorkType(name or _name_of(fn), fn, options)
+        return WorkType(_name_of(fn) if name is None else name, fn, options)
 
     return decorate
 

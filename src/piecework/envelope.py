@@ -24,7 +24,9 @@ _scan = json.JSONDecoder().raw_decode
 
 
 def _from_json(text: str) -> Any:
-    """Parse JSON without the white space that our own texts never have around them."""
+    """Parse JSON, quickest where no white space stands around it, as none does in our own texts."""
+    if text[:1] != "{":
+        return json.loads(text)
     value, end = _scan(text)
     return value if end == len(text) else json.loads(text)
 

@@ -65,6 +65,9 @@ class GateSpec:
         return GateSpec(tuple(data["then"]), data["when"], data["total"])
 
 
+_COUNT_KEYS = {"count", "of"}
+
+
 def check_when(when: Any) -> When:
     """Check a condition.
 
@@ -77,7 +80,12 @@ def check_when(when: Any) -> When:
         given = cast("Mapping[str, Any]", when)
         count = given.get("count")
         of = given.get("of", "success")
-        if type(count) is int and count >= 0 and of in ("success", "done") and len(given) <= 2:
+        if (
+            type(count) is int
+            and count >= 0
+            and of in ("success", "done")
+            and given.keys() <= _COUNT_KEYS
+        ):
             return CountOf(count=count, of=of)
     raise InvalidWorkError(
         f"cannot be {when!r}",

@@ -122,12 +122,12 @@ class Ledger:
 
     # ---- register ------------------------------------------------------------------------------
 
-    async def register(self, env: Envelope, body: str) -> Registered:
+    async def register(self, env: Envelope, body: str, root: Envelope | None = None) -> Registered:
         """Put one new work into the ledger; one that is there already stays as it is."""
         if env.track != "full":
             return Registered(env, new=True)
         if env.counter != env.id:
-            return (await self.register_children([(env, body)]))[0]
+            return (await self.register_children([(env, body)], root))[0]
         try:
             await self.store.write(self._root_changes(env, body))
         except ConflictError:
@@ -156,20 +156,29 @@ class Ledger:
         """The time of the ledger's clock."""
         return self._clock.now_ms()
 
-    async def register_children(self, children: Sequence[tuple[Envelope, str]]) -> list[Registered]:
+    async def register_children(
+        self, children: Sequence[tuple[Envelope, str]], root: Envelope | None = None
+    ) -> list[Registered]:
         """Put works that one counter counts into the ledger, counted in the same write.
 
         A group that has settled is never opened again by a late child, which becomes a root of its
         own. Up to the store's transaction size go in one write.
+
+        Args:
+            children: The works with their bodies.
+            root: The work that queues them, if it is the root of their group. Its message may have
+                come before its record did; then it is registered first.
         """
         size = max(1, self.store.capabilities.max_changes - 1)
         done: list[Registered] = []
         for at in range(0, len(children), size):
-            done += await self._register_chunk(children[at : at + size])
+            done += await self._register_chunk(children[at : at + size], root)
         return done
 
-    async def _register_chunk(self, chunk: Sequence[tuple[Envelope, str]]) -> list[Registered]:
-        new = list(chunk)
+    async def _register_chunk(
+        self, chunk: Sequence[tuple[Envelope, str]], root: Envelope | None
+    ) -> list[Registered]:
+        new: list[tuple[Envelope, str]] = list(chunk)
         known: set[str] = set()
         while new:
             try:
@@ -178,6 +187,10 @@ class Ledger:
             except ConflictError as conflict:
                 there = {r.key for r in conflict.records[:-1] if r.version > 0}
                 if not there:
+                    if root is not None and conflict.records[-1].version == 0:
+                        await self.register(root, encode(root))
+                        root = None
+                        continue
                     return await self._register_as_roots(chunk, known)
                 known |= {env.id for env, _ in new if self.key(env.id) in there}
                 new = [(env, body) for env, body in new if env.id not in known]

@@ -73,6 +73,16 @@ class Item:
         attempt = self.header.get("a", env.attempt) if self.status == "running" else env.attempt
         return env._replace(version=self.version, attempt=attempt)
 
+    def second_message(self) -> Envelope:
+        """The envelope for one more message of a work that is not terminal: the record decides.
+
+        For a running work it stands at the version before, so that its delivery meets the record
+        as any other does: as a duplicate, or as one that takes over, which is an attempt.
+        """
+        env = self.envelope()
+        late = 1 if self.status == "running" else 0
+        return env._replace(version=self.version - late, recheck=True)
+
 
 def read_item(record: Record) -> Item | None:
     """Read a work's record; ``None`` where there is none.

@@ -28,7 +28,7 @@ class WorkDelayError(WorkSignal):
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
         self.delay = None if seconds is None else max(0.0, float(seconds))
         self.run_at = run_at
-        until = f"until {run_at.isoformat()}" if run_at else f"for {seconds or 0:g} s"
+        until = f"until {run_at.isoformat()}" if run_at else f"for {self.delay or 0:g} s"
         super().__init__(f"put off {until}")
 
 

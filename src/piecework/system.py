@@ -110,7 +110,7 @@ class WorkSystem:
             retry=retry,
             recorder=self._recorder,
         )
-        self._registry.register([gate_type(), *work])
+        self._registry.register([gate_type(), *_checked_types(work)])
         wrapped = EngineStore(store, self._calls("store"))
         self._core = Core(
             settings=settings,
@@ -214,7 +214,7 @@ class WorkSystem:
 
     def register(self, *work_types: WorkType[..., Any]) -> None:
         """Add work types; one of a known name takes its place."""
-        self._registry.register(work_types)
+        self._registry.register(_checked_types(work_types))
         if self._engine is not None and not self._engine.loop.is_closed():
             self._engine.refresh()
 
@@ -263,6 +263,11 @@ class WorkSystem:
     def _built(self, work: Work[Any] | str, input: Mapping[str, Any] | None) -> Work[Any]:
         if isinstance(work, str):
             return self._registry.named(work).work_type.from_mapping(input or {})
+        if not isinstance(work, Work):  # pyright: ignore[reportUnnecessaryIsInstance] - not all programs are type-checked
+            raise InvalidWorkError(
+                f"{work!r} is not a work",
+                fix="Call a work type with the handler's arguments: enqueue(add(1, 2)).",
+            )
         if input is not None:
             raise InvalidWorkError(
                 "a built work has its input already", work_type=work.type, field="input"
@@ -568,6 +573,21 @@ class WorkSystem:
         """
         engine = await self._opened()
         return await engine.listing.list(status, type, limit)
+
+
+def _checked_types(work: Any) -> list[WorkType[..., Any]]:
+    """The work types that were given.
+
+    Raises:
+        ConfigError: Something else was given.
+    """
+    types: builtins.list[Any] = [work] if isinstance(work, WorkType) else [*work]
+    for one in types:
+        if not isinstance(one, WorkType):
+            raise ConfigError(
+                f"work= takes work types, not {one!r}; make the handler one with define_work"
+            )
+    return types
 
 
 def create_work(

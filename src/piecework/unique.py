@@ -21,12 +21,18 @@ def unique_key(prefix: str, env: Envelope) -> str:
 
 
 async def register_unique(
-    ledger: Ledger, env: Envelope, key: str, *, unique_for: float | None
+    ledger: Ledger,
+    env: Envelope,
+    key: str,
+    *,
+    unique_for: float | None,
+    root: Envelope | None = None,
 ) -> Registered:
     """Register a work, unless another of its type and key is under way: then return that one.
 
     A claim whose work was never registered is taken over with the id that it names, so that its
-    producer, should it live after all, meets the same work.
+    producer, should it live after all, meets the same work. ``root`` is as in
+    ``Ledger.register_children``.
     """
     expect = 0
     while True:
@@ -37,10 +43,15 @@ async def register_unique(
         except ConflictError as conflict:
             held = conflict.records[-1]
             own = conflict.records[0]
+            counter = conflict.records[1]
         else:
             return Registered(env, new=True)
         if own.version > 0:
             return Registered(env, new=False)
+        if root is not None and counter.version == 0:
+            await ledger.register(root, encode(root))  # its message came before its record
+            root = None
+            continue
         if held.version == expect:  # the group had settled
             env = env._replace(group_id=env.id, gate=None)
             continue

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, assert_type
 
 from piecework import (
+    Backend,
     Capabilities,
     Change,
     Doer,
@@ -37,6 +38,7 @@ from piecework import (
 )
 from piecework.context import ChildId, ChildIds, Reply
 from piecework.ports.store import Page
+from piecework.testing.virtual_clock import VirtualClock
 
 
 @define_work
@@ -177,3 +179,9 @@ HalfAQueue()  # pyright: ignore[reportAbstractUsage] - its methods are missing
 async def custom_store(store: OwnStore) -> None:
     assert_type(await store.get("a"), str | None)
     assert_type(await store.increment("a"), int)
+
+
+async def test_with_the_fixtures(piecework_memory: Backend, virtual_clock: VirtualClock) -> None:
+    async with create_work(work=[add], **piecework_memory) as system:
+        await virtual_clock.advance(3600)
+        assert_type(await system.run(add(1, 2)), int)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from piecework import (
+    ConfigError,
+    InvalidWorkError,
     Retry,
     WorkContext,
     WorkFailedError,
@@ -83,3 +85,18 @@ async def test_a_group_result_that_cannot_be_kept_says_what_to_do(virtual_clock:
     async with create_work(work=[sets]) as work:
         with pytest.raises(WorkFailedError, match=r"the result of the group cannot be kept.*plain"):
             await work.run(sets())
+
+
+async def test_what_is_no_work_is_refused_with_the_way_to_build_one(virtual_clock: VirtualClock):
+    @define_work
+    async def lone() -> None: ...
+
+    async with create_work(work=[lone]) as work:
+        for wrong in (lone, 5):
+            with pytest.raises(InvalidWorkError, match=r"is not a work.*Call a work type"):
+                await work.enqueue(wrong)
+
+
+def test_a_plain_function_is_refused_as_a_work_type():
+    with pytest.raises(ConfigError, match="define_work"):
+        create_work(work=[print])

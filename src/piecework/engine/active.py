@@ -100,6 +100,17 @@ class Active:
         self.ended: asyncio.Future[None] | None = None
         self.on_abandon: Callable[[], None] | None = None
 
+    @property
+    def root(self) -> Envelope | None:
+        """The envelope to register it with, if it is the root of a group that may have no record.
+
+        That is so where its message came before its record did.
+        """
+        env = self.env
+        if env.group_id != env.id or env.track != "full" or self.traced:
+            return None
+        return env._replace(version=1)
+
     def interrupt(self, reason: Reason, grace: float) -> None:
         """Cancel the handler; give it up if it has not ended after ``grace`` seconds."""
         if self.reason is not None or self.settling or self.task is None:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from piecework.engine.cancel import Canceller
+from piecework.engine.cancel import Canceller, CancelNote
 from piecework.engine.follow import FollowUps
 from piecework.engine.gates import GateKeeper
 from piecework.engine.heart import Heart
@@ -59,12 +59,13 @@ class Engine:
         self.follow = FollowUps(core, self.gates, self.results)
         self.gates.group_ended = self.follow.group_may_end
         self.invoker = Invoker(core, self.submitter, self.gates, self.results, self.heart)
-        self.runner = Runner(core, self.heart, self.invoker, self.follow, self.submitter)
+        cancels = CancelNote(core)
+        self.runner = Runner(core, self.heart, self.invoker, self.follow, self.submitter, cancels)
         self.watchdog = Watchdog(core, self.heart, time.perf_counter)
         self.intake = Intake(core, self.heart, self.runner, self.submitter, self.watchdog)
         self.redriver = Redriver(core, self.submitter)
         self.reconciler = Reconciler(core, self.submitter, self.gates)
-        self.canceller = Canceller(core, self.follow, self.cancel_here)
+        self.canceller = Canceller(core, self.follow, cancels, self.cancel_here)
         self.listing = Listing(core, self.results)
         self.scheduler = Scheduler(
             store=core.store,
@@ -122,8 +123,10 @@ class Engine:
             if self.started:
                 return
             await self.open()
+            self.waiters.resume()
             if self.core.queue.capabilities.in_process:
                 await self.waiters.subscribe()
+                self.runner.listening_since = self.core.clock.now_ms()
             self.started = True
             self.stopped = self.intake.stopping = False
             self.refresh()
@@ -189,8 +192,7 @@ class Engine:
         await self.follow.close()
         await self.invoker.close()
         self.watchdog.close()
-        if not self.waiters.count:
-            await self.waiters.close()
+        await self.waiters.retire()
         opened, self._opened = self._opened, set()
         self._opened_at = -1
         for port in (self.core.store, self.core.pubsub):

@@ -50,11 +50,13 @@ class PreparedGate:
         env: The gate's own envelope.
         members: The works that count in it.
         dependents: The works that start when it fires.
+        root: The work that opens it, if that is the root of its group.
     """
 
     env: Envelope
     members: list[Prepared]
     dependents: list[Prepared]
+    root: Envelope | None = None
 
     @property
     def ids(self) -> list[str]:
@@ -108,6 +110,7 @@ class GateKeeper:
         given: Options,
         *,
         run: Run | None = None,
+        root: Envelope | None = None,
     ) -> PreparedGate:
         """Write the envelopes of a gate, of its works and of its dependents."""
         id = _lone_gate_id(works, then) if run is None else run.gate_id()
@@ -130,7 +133,7 @@ class GateKeeper:
             retry=_ONCE,
             parent_id=parent_id,
         )
-        return PreparedGate(env, members, dependents)
+        return PreparedGate(env, members, dependents, root)
 
     async def open(self, gate: PreparedGate) -> None:
         """Register a gate, queue its works, and release its hold.
@@ -149,6 +152,10 @@ class GateKeeper:
         try:
             await self._core.ledger.store.write(self._opening(env))
         except ConflictError as conflict:
+            if gate.root is not None and conflict.records[-1].version == 0:
+                # The message of the root came before its record.
+                await self._core.ledger.register(gate.root, encode(gate.root))
+                return await self.register(replace(gate, root=None))
             if conflict.records[0].version == 0:
                 return await self.register(_as_root(gate))
         return gate
@@ -210,10 +217,6 @@ class GateKeeper:
     #: Set by the engine: ends a group whose last open work was a gate that no settle closed.
     group_ended: Callable[[Record], Awaitable[None]] | None = None
 
-    async def settle_if_due(self, id: str, record: Record) -> None:
-        """Bring a gate on whose last work could not, because its worker died on the way."""
-        await self._after(id, await self.follow(id, record, repeat=True))
-
     # ---- decide --------------------------------------------------------------------------------
 
     async def follow(self, id: str, record: Record, *, repeat: bool = False) -> Record | None:
@@ -225,14 +228,15 @@ class GateKeeper:
             repeat: Whether somebody may have died on the way: dependents are pushed again then.
 
         Returns:
-            The record of the group's root, if this call has closed the gate in it.
+            The record of the group's root, if this call has closed the gate in it, or if somebody
+            had and may have died right after (``repeat``).
         """
         while True:
             item = read_item(record)
             if item is None:
                 return None
             if item.terminal:
-                return await self._drain(id, record, item)
+                return await self._drain(id, record, item, repeat=repeat)
             env = item.envelope()
             spec = GateSpec.decode(env.input)
             verdict = judge_gate(spec, record)
@@ -324,11 +328,16 @@ class GateKeeper:
         assert settled is not None
         return await self._write(env.id, item.version, settled, drained=drained, root=env.group_id)
 
-    async def _drain(self, id: str, record: Record, item: Item) -> Record | None:
+    async def _drain(
+        self, id: str, record: Record, item: Item, *, repeat: bool = False
+    ) -> Record | None:
         """Take a decided gate out of its group once none of its works is open."""
-        if item.header.get("drained") or not is_drained(record):
-            return None
         root = item.header.get("gid", id)
+        if item.header.get("drained"):
+            # Whoever took it out of its group may have died before it could end the group.
+            return (await self._core.ledger.read([root]))[0] if repeat else None
+        if not is_drained(record):
+            return None
         try:
             return await self._write(id, item.version, item, drained=True, root=root)
         except ConflictError as conflict:
@@ -377,6 +386,25 @@ class GateKeeper:
                 if record.count(HOLD) > 0:
                     await (self._release(id) if item.terminal else self._close(id, record, item))
                 nth += 1
+
+    async def sweep(self, id: str, record: Record) -> bool:
+        """Bring a gate on that nobody else does; tell whether there was anything to do.
+
+        A gate that no handler opened and that is still held has lost the producer of its works: it
+        is dead. (One that a handler opened is ended with its parent.)
+        """
+        item = read_item(record)
+        if item is None or item.terminal:
+            return False
+        if record.count(HOLD) > 0:
+            if item.envelope().parent_id is not None:
+                return False
+            await self._close(id, record, item)
+            return True
+        if judge_gate(GateSpec.decode(item.envelope().input), record) == "wait":
+            return False
+        await self._after(id, await self.follow(id, record, repeat=True))
+        return True
 
     async def _close(self, id: str, record: Record, item: Item) -> None:
         env = item.envelope()

@@ -162,11 +162,15 @@ class Heart:
         pause = min(1.0, visibility / 10)
         while actives:
             sent = loop.time()
+            # A call that never answers must not outlive the lease; one try is made in any case.
+            limit = max(min(a.good_until for a in actives), sent + pause)
             try:
-                lost = await self._renew(queue, actives)
+                async with asyncio.timeout_at(limit):
+                    lost = await self._renew(queue, actives)
             except Exception as error:  # noqa: BLE001 - nothing is known: try until the lease ends
                 self._core.hooks.report(error, "queue", "renewing leases failed")
-                await sleep(pause)
+                soonest = min(a.good_until for a in actives) - loop.time()
+                await sleep(max(0.0, min(pause, soonest)))
                 now = loop.time()
                 for active in [a for a in actives if a.good_until <= now]:
                     self._lose(active)

@@ -133,7 +133,12 @@ class Intake:
                 if self.stopping:
                     await self.return_unstarted(active)
                     continue
-                refused = self._give(active)
+                try:
+                    refused = self._give(active)
+                except Exception as error:  # noqa: BLE001 - its neighbours go on
+                    self._core.hooks.report(error, "queue", f"the doer of {active.env.type} raised")
+                    await self.return_unstarted(active, None)
+                    continue
                 if refused is None:
                     taken += 1
                 else:

@@ -26,7 +26,7 @@ class Reconciler:
     Args:
         core: The shared parts.
         submitter: Makes messages.
-        gates: Decides gates whose last work could not.
+        gates: Brings gates on, which have no message.
     """
 
     def __init__(self, core: Core, submitter: Submitter, gates: GateKeeper) -> None:
@@ -38,7 +38,7 @@ class Reconciler:
         """Push works again that are ``older_than`` seconds late, or whose worker died.
 
         Returns:
-            How many were pushed.
+            How many were pushed, or are gates that were decided.
         """
         pushed = 0
         for status in ("pending", "running"):
@@ -66,13 +66,12 @@ class Reconciler:
             if not stale:
                 continue
             if is_gate(env):
-                await self._gates.settle_if_due(env.id, record)  # it has no message to push
+                pushed += await self._gates.sweep(env.id, record)
             else:
-                await self._push(env)
+                await self._push(item.second_message())
                 pushed += 1
         return pushed
 
-    async def _push(self, env: Envelope) -> None:
-        again = env._replace(recheck=True)
-        queue = self._core.registry.route(env.type).queue
+    async def _push(self, again: Envelope) -> None:
+        queue = self._core.registry.route(again.type).queue
         await queue.push([self._submitter.message(again, encode(again), queue)])

@@ -87,19 +87,20 @@ class Redriver:
         return brought
 
     async def _reopen(self, env: Envelope) -> bool:
-        """Dead to pending, then push; a work that has ended otherwise is left as it is."""
+        """Dead to pending, then push.
+
+        A work that is pending or running has a letter too, if the queue moved its message away, or
+        if whoever brought it back died before the push. It is pushed; its record decides.
+        """
         core = self._core
         record = (await core.ledger.read([env.id]))[0]
         item = read_item(record)
         if env.track != "none" and (item is None or item.status != "dead"):
             if item is None:
                 return await self._push_fresh(env)
-            if item.terminal:
-                return False
-            # An earlier redrive died before its push, or the queue itself moved the message here:
-            # the letter may be all that is left of it.
-            await self._push(item.envelope()._replace(recheck=True))
-            return True
+            if not item.terminal:
+                await self._push(item.second_message())
+            return not item.terminal
         now = core.clock.now_ms()
         new = env._replace(
             attempt=1,

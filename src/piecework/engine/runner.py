@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 from typing import TYPE_CHECKING, Any, assert_never
 
 from piecework.clock import sleep
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
     from piecework.definitions import Fate
     from piecework.engine.active import Active
+    from piecework.engine.cancel import CancelNote
     from piecework.engine.core import Core
     from piecework.engine.executors import ThreadExecutor
     from piecework.engine.follow import FollowUps
@@ -62,6 +65,7 @@ class Runner:
         invoker: Calls handlers.
         follow: What follows a settle.
         submitter: Makes the messages of retries.
+        cancels: Tells whether works that waited may have been cancelled.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class Runner:
         invoker: Invoker,
         follow: FollowUps,
         submitter: Submitter,
+        cancels: CancelNote,
     ) -> None:
         self._core = core
         self._heart = heart
@@ -78,6 +83,8 @@ class Runner:
         self._follow = follow
         self._submitter = submitter
         self._rescue: set[asyncio.Task[None]] = set()
+        self._cancels = cancels
+        self.listening_since = math.inf
 
     # ---- the life of a work --------------------------------------------------------------------
 
@@ -308,13 +315,14 @@ class Runner:
     def _may_be_cancelled(self, active: Active) -> bool:
         """Whether it has waited for long enough to have been cancelled meanwhile.
 
-        In one process the notice of it cannot be lost; it was heard where the work was not delayed.
+        In one process a notice is not lost, once this worker listens.
         """
         env = active.env
         if env.start_at != env.queue_at:
             return True
-        waited = self._core.clock.now_ms() - env.queue_at
-        return waited > _LOOK_AFTER_MS and not active.queue.capabilities.in_process
+        if active.queue.capabilities.in_process:
+            return env.queue_at < self.listening_since and active.lease is not None
+        return self._core.clock.now_ms() - env.queue_at > _LOOK_AFTER_MS
 
     async def _ready(self, active: Active) -> bool:
         """Whether the handler may run; else the work was dealt with."""
@@ -327,7 +335,7 @@ class Runner:
             return await self._ready_untracked(active)
         if active.repeated or core.settings.start_after <= 0:
             return await self._start(active)
-        if self._may_be_cancelled(active):
+        if self._may_be_cancelled(active) and await self._cancels.covers(env.queue_at):
             item = read_item((await core.ledger.read([env.id]))[0])
             if item is not None and item.terminal:
                 return await self._stand(active, Finished(item))
@@ -421,9 +429,19 @@ class Runner:
             await self.settle(active, Outcome("cancelled", error="cancelled"))
         elif reason == "lost":
             active.entry.metrics.lease_lost()
-            await self._heart.leave(active)
+            await self._withdraw(active)
         else:
             await self._stopped(active)
+
+    async def _withdraw(self, active: Active) -> None:
+        """Leave a work to whoever has its message now: to be run, and not taken for a crash."""
+        if (writing := self._heart.end_writes(active)) is not None:
+            await asyncio.wait([writing])
+        await self._heart.leave(active)
+        if active.traced:
+            new = active.env._replace(version=active.env.version + 1)
+            with contextlib.suppress(WriteConflictError):  # somebody else has it already
+                await self._core.ledger.put_off(active.env, new, encode(new), writer=active.writer)
 
     async def _stopped(self, active: Active) -> None:
         """Give a work back that the drain has cut short; that spends no attempt."""

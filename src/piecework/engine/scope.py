@@ -134,7 +134,7 @@ class RunScope(Scope):
         when = check_when(when)
         self._active.parent = True
         if then is None:
-            place = Place(self._run.group_id, self._run.id)
+            place = Place(self._run.group_id, self._run.id, root=self._active.root)
             prepared = [self._submitter.prepare(work, given, place) for work in works]
             ids = [p.env.id for p in prepared]
 
@@ -142,7 +142,9 @@ class RunScope(Scope):
                 await self._submitter.send_children(prepared)
 
         else:
-            gate = self._gates.prepare(works, then, when, given, run=self._run)
+            gate = self._gates.prepare(
+                works, then, when, given, run=self._run, root=self._active.root
+            )
             ids = gate.ids
 
             async def send() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 from piecework.errors import ConfigError
@@ -72,11 +73,13 @@ class Settings:
         """
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, (int, float)) and value < 0:
+            if isinstance(field.default, int) and type(value) is not int:
+                raise ConfigError(f"{field.name} must be a whole number, not {value!r}")
+            if not isinstance(value, str) and not value >= 0:  # not a number is neither
                 raise ConfigError(f"{field.name} must be at least 0, not {value:g}")
         for name in ("poll_interval", "visibility", "heartbeat", "result_ttl"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be above 0 seconds")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} must be above 0 seconds and not endless")
         if self.heartbeat > self.visibility / 2:
             raise ConfigError(
                 f"heartbeat ({self.heartbeat:g} s) must be at most half of visibility "

@@ -34,6 +34,8 @@ class Place:
         upstream: The gate whose works it depends on.
         counted: Whether it is recorded and counted whatever its type says.
         trace: The trace context to hand on.
+        root: The work that queues it, if that is the root of its group; see
+            ``Ledger.register_children``.
     """
 
     group_id: str | None = None
@@ -42,6 +44,7 @@ class Place:
     upstream: str | None = None
     counted: bool = False
     trace: dict[str, str] | None = None
+    root: Envelope | None = None
 
 
 ALONE = Place()
@@ -64,6 +67,7 @@ class Prepared:
     skip_queue: bool = False
     unique_for: float | None = None
     fresh: bool = True
+    root: Envelope | None = None
 
 
 class Submitter:
@@ -131,7 +135,7 @@ class Submitter:
         skip = bool(options.skip_queue) and start_at <= now
         fresh = not work.sent and id == work.id and options.id is None
         work.sent = True
-        return Prepared(env, body, entry, skip, options.unique_for, fresh)
+        return Prepared(env, body, entry, skip, options.unique_for, fresh, place.root)
 
     def _options(self, work: Work[Any], given: Options, entry: Entry) -> Options:
         level = entry.level
@@ -172,13 +176,16 @@ class Submitter:
                 moved = registered.env
                 await self._push([self._moved(prepared, moved)])
                 self._queued(moved, prepared.entry)
-            elif registered.env.start_at + _LOST_AFTER_MS < self._core.clock.now_ms():
+            elif (
+                self._overlap
+                or registered.env.start_at + _LOST_AFTER_MS < self._core.clock.now_ms()
+            ):
                 await self.push_again(self._moved(prepared, registered.env))
             return registered.env
         if self._overlap:
             registered = (await self._both(self._register_all([prepared]), [prepared]))[0]
         else:
-            registered = await self._core.ledger.register(env, prepared.body)
+            registered = await self._register(prepared)
             if registered.new and registered.env is env:
                 await self._push([prepared])
         if registered.new and registered.env is env:
@@ -201,7 +208,9 @@ class Submitter:
         envs = {p.env.id: await self.send(p) for p in special}
         if plain:
             pairs = [(p.env, p.body) for p in plain]
-            done = await self._both(self._core.ledger.register_children(pairs), plain)
+            done = await self._both(
+                self._core.ledger.register_children(pairs, plain[0].root), plain
+            )
             for prepared, registered in zip(plain, done, strict=True):
                 if registered.new and registered.env is prepared.env:
                     self._queued(prepared.env, prepared.entry)
@@ -236,7 +245,7 @@ class Submitter:
         return await asyncio.gather(*(self._register(p) for p in roots))
 
     async def _register(self, prepared: Prepared) -> Registered:
-        return await self._core.ledger.register(prepared.env, prepared.body)
+        return await self._core.ledger.register(prepared.env, prepared.body, prepared.root)
 
     async def _both(
         self, register: Awaitable[list[Registered]], prepared: Sequence[Prepared]
@@ -278,7 +287,7 @@ class Submitter:
         item = read_item(record)
         if item is None or item.status != "pending":
             return prepared.env
-        env = item.envelope()._replace(recheck=True)
+        env = item.second_message()
         queue = prepared.entry.queue
         message = self.message(env, encode(env), queue)
         late = message.delay + self._core.settings.start_after + _TRACE_TIME
@@ -324,7 +333,11 @@ class Submitter:
     async def _register_unique(self, prepared: Prepared) -> Registered:
         key = unique_key(self._core.settings.prefix, prepared.env)
         return await register_unique(
-            self._core.ledger, prepared.env, key, unique_for=prepared.unique_for
+            self._core.ledger,
+            prepared.env,
+            key,
+            unique_for=prepared.unique_for,
+            root=prepared.root,
         )
 
     def _queued(self, env: Envelope, entry: Entry) -> None:

@@ -33,6 +33,8 @@ class Waiters:
         self._watched: dict[str, int] = {}
         self._subscription: Subscription | None = None
         self._subscribing: asyncio.Lock = asyncio.Lock()
+        self._retired = False
+        self._users = 0
 
     @property
     def count(self) -> int:
@@ -49,6 +51,29 @@ class Waiters:
                     self._subscription = await self._core.pubsub.subscribe(self._hear)
                 except Exception as error:  # noqa: BLE001 - the fallback read serves waiters
                     self._core.hooks.report(error, "queue", "subscribing failed")
+
+    def resume(self) -> None:
+        """Go on listening when nobody waits."""
+        self._retired = False
+
+    async def retire(self) -> None:
+        """Listen no more once nobody waits."""
+        self._retired = True
+        await self._close_if_unused()
+
+    async def _close_if_unused(self) -> None:
+        if self._retired and not self._users:
+            await self.close()
+
+    @contextlib.asynccontextmanager
+    async def _listening(self) -> AsyncGenerator[None]:
+        self._users += 1
+        try:
+            await self.subscribe()
+            yield
+        finally:
+            self._users -= 1
+            await self._close_if_unused()
 
     async def close(self) -> None:
         """Listen no more."""
@@ -94,8 +119,8 @@ class Waiters:
         """Remember what is heard of a work's progress."""
         self._watched[id] = self._watched.get(id, 0) + 1
         try:
-            await self.subscribe()
-            yield
+            async with self._listening():
+                yield
         finally:
             self._watched[id] -= 1
             if not self._watched[id]:
@@ -134,8 +159,16 @@ class Waiters:
             again: Reads it.
             ready: Whether the record is what is waited for.
         """
-        await self.subscribe()
-        key: tuple[NoticeKind, str] = (kind, id)
+        async with self._listening():
+            return await self._wait((kind, id), first, again, ready)
+
+    async def _wait(
+        self,
+        key: tuple[NoticeKind, str],
+        first: Callable[[], Awaitable[Record]],
+        again: Callable[[], Awaitable[Record]],
+        ready: Callable[[Record], bool],
+    ) -> Record:
         pause = self._core.settings.fallback_first
         read = first
         while True:

@@ -93,7 +93,7 @@ class Watcher:
         env = active.env
         active.parent = True
         await self._gates.write_upstream(env.id, spec["on"])
-        place = Place(env.group_id, env.id, upstream=env.id)
+        place = Place(env.group_id, env.id, upstream=env.id, root=active.root)
         registry = self._core.registry
         works = [unpack_work(registry.type_of, packed) for packed in spec["queue"]]
         prepared = [

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from piecework.engine.core import Core
     from piecework.engine.heart import Heart
 
-#: Seconds between two looks while works are held.
+#: Seconds between two looks while works are held, at most; a tenth of a short lease.
 _LOOK_EVERY = 1.0
 
 
@@ -38,6 +38,7 @@ class Watchdog:
         self._core = core
         self._heart = heart
         self._monotonic = monotonic
+        self._look_every = min(_LOOK_EVERY, core.settings.visibility / 10)
         self._busy = threading.Event()
         self._ended = threading.Event()
         self._answered = 0.0
@@ -75,7 +76,7 @@ class Watchdog:
     def _answer(self) -> None:
         """Runs on the loop: it is not blocked."""
         now = self._monotonic()
-        late = now - self._answered - _LOOK_EVERY
+        late = now - self._answered - self._look_every
         self._core.recorder.loop_lag(max(0.0, late))
         self._answered = now
         self._warned = False
@@ -83,10 +84,10 @@ class Watchdog:
     def _run(
         self, loop: asyncio.AbstractEventLoop, busy: threading.Event, ended: threading.Event
     ) -> None:
-        limit = max(_LOOK_EVERY, self._core.settings.visibility / 3)
+        limit = max(self._look_every, self._core.settings.visibility / 3)
         while True:
             busy.wait()
-            if ended.wait(_LOOK_EVERY):
+            if ended.wait(self._look_every):
                 return
             behind = self._monotonic() - self._answered
             if behind >= limit and busy.is_set():
@@ -121,7 +122,14 @@ class Watchdog:
     def _renew(self) -> None:
         """Renew the leases of queues in this process, whose calls do not need the loop."""
         held = [a for a in list(self._heart.held) if a.queue.capabilities.in_process]
+        visibility = self._core.settings.visibility
         for queue in {a.queue for a in held}:
-            leases = [a.lease for a in held if a.queue is queue and a.lease is not None]
-            if leases:
-                asyncio.run(queue.inner.extend(leases, self._core.settings.visibility))
+            leased = [a for a in held if a.queue is queue and a.lease is not None]
+            if not leased or self._loop is None:
+                continue
+            sent = self._loop.time()
+            leases = [a.lease for a in leased if a.lease is not None]
+            lost = set(map(id, asyncio.run(queue.inner.extend(leases, visibility))))
+            for active in leased:
+                if id(active.lease) not in lost:
+                    active.good_until = sent + visibility

@@ -6,13 +6,14 @@ each fixture imports what it needs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator
 
+    from piecework.ports import Backend
     from piecework.testing.virtual_clock import VirtualClock
 
 
@@ -35,8 +36,14 @@ def virtual_clock() -> Generator[VirtualClock]:
 
 
 @pytest.fixture
-def piecework_memory() -> Mapping[str, Any]:
-    """The three ports in memory, fresh for the test: ``create_work(**piecework_memory)``."""
+def piecework_memory() -> Backend:
+    """The three ports in memory, fresh for the test: ``create_work(**piecework_memory)``.
+
+    Example:
+        async def test_a_thumbnail_is_made(piecework_memory):
+            async with create_work(work=[resize], **piecework_memory) as work:
+                assert await work.run(resize(image)) == thumbnail
+    """
     from piecework.memory import memory_backend
 
     return memory_backend()
