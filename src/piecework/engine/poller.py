@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 #: Seconds between two tries after a failed receive: the first, and the most.
 _FIRST_PAUSE, _LAST_PAUSE = 0.5, 15.0
 
+#: Seconds that a receive may take beyond its wait, until it counts as one that never answers.
+_ANSWER_TIME = 10.0
+
 #: Seconds: the shortest pause between two looks at whether ``on_backlog`` is due.
 _SHORTEST_NOTE = 0.05
 
@@ -123,11 +126,20 @@ class Poller:
                 await self._turn()
                 pause = 0.0
                 self.failing_since = None
+            except asyncio.CancelledError as error:
+                if _cancelling():
+                    raise
+                # Something inside the adapter was cancelled, not this task.
+                pause = self._failed(error, pause)
             except Exception as error:  # noqa: BLE001 - a bad receive does not stop the worker
-                if self.failing_since is None:
-                    self.failing_since = asyncio.get_running_loop().time()
-                self._core.hooks.report(error, "queue", "receiving failed")
-                pause = min(max(pause * 2, _FIRST_PAUSE), _LAST_PAUSE)
+                pause = self._failed(error, pause)
+
+    def _failed(self, error: BaseException, pause: float) -> float:
+        """Report a failed receive; give the pause until the next."""
+        if self.failing_since is None:
+            self.failing_since = asyncio.get_running_loop().time()
+        self._core.hooks.report(error, "queue", "receiving failed")
+        return min(max(pause * 2, _FIRST_PAUSE), _LAST_PAUSE)
 
     async def _pause(self, delay: float) -> None:
         """Wait, but not beyond a stop."""
@@ -223,8 +235,15 @@ class Poller:
             self._queue.pop(room, settings.visibility, settings.poll_interval)
         )
         self._receiving = receive
+        limit = settings.poll_interval + _ANSWER_TIME
         try:
-            return await asyncio.shield(receive)
+            async with asyncio.timeout(limit):
+                return await asyncio.shield(receive)
+        except TimeoutError:
+            if receive.done():
+                return receive.result()  # its own answer, or its own error
+            receive.cancel()
+            raise TimeoutError(f"the receive has not answered for {limit:g} s") from None
         except asyncio.CancelledError:
             if self._stopping and receive.cancelled() and not _cancelling():
                 return []
