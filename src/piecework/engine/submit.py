@@ -254,9 +254,11 @@ class Submitter:
 
         A producer that dies leaves nothing, or a message that runs; never a counted work without
         a message that anybody would miss. Of a work that may be there already no second message
-        goes out before that is known.
+        goes out before that is known. A child is pushed only once it is counted: were it run
+        before, nobody could tell whether its group is still to come or has settled. Should its
+        parent die in between, the next run of that parent pushes it.
         """
-        if not self._overlap or not all(p.fresh for p in prepared):
+        if not self._overlap or not all(_stands_alone(p) and p.fresh for p in prepared):
             done = await register
             pairs = zip(prepared, done, strict=True)
             await self._push([p for p, one in pairs if one.new and one.env is p.env])
@@ -347,3 +349,8 @@ class Submitter:
     def prepared(self, env: Envelope, body: str) -> Prepared:
         """A work whose envelope is written already, such as a gate's dependent."""
         return Prepared(env, body, self._core.registry.route(env.type))
+
+
+def _stands_alone(prepared: Prepared) -> bool:
+    """Whether nothing but its own record counts a work."""
+    return prepared.env.counter in (None, prepared.env.id)
