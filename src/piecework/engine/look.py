@@ -16,6 +16,7 @@ from piecework.engine.decide import (
     die,
     stand,
 )
+from piecework.errors import InvalidWorkError
 from piecework.ledger import WriteConflictError
 from piecework.record import Outcome, read_item
 
@@ -125,6 +126,9 @@ class Look:
                 if not await self._stand(active, standing):
                     return False
                 continue
+            except InvalidWorkError as error:
+                await self._settler.bury_unreadable(active, error)
+                return False
             if record.count(CANCEL) > 0:
                 await self._settler.settle(active, Outcome("cancelled", error="cancelled"))
                 return False

@@ -18,7 +18,7 @@ from piecework.engine.decide import (
     stand,
 )
 from piecework.envelope import encode
-from piecework.errors import PayloadTooLargeError
+from piecework.errors import InvalidWorkError, PayloadTooLargeError
 from piecework.ledger import WriteConflictError
 from piecework.record import Outcome
 
@@ -201,12 +201,23 @@ class Settler:
                 return None
             except PayloadTooLargeError:
                 raise
+            except InvalidWorkError as error:
+                await self.bury_unreadable(active, error)
+                return None
             except Exception as error:
                 self._core.hooks.report(error, "commit", f"settling work {active.env.id} failed")
                 if active.reason in ("lost", "stop"):
                     raise
                 await sleep(pause)
                 pause = min(pause * 2, 5.0)
+
+    async def bury_unreadable(self, active: Active, error: InvalidWorkError) -> None:
+        """The record of a work is not one of ours: nothing can be written over it, nor decided.
+
+        Its message goes to the dead letters with what is wrong with the record.
+        """
+        self._core.hooks.report(error, "commit", f"the record of work {active.env.id}")
+        await self._messages.finish(active, f"bad record: {error}", dead=True)
 
     @staticmethod
     def _recount(active: Active, kept: Envelope) -> None:
