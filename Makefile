@@ -24,7 +24,7 @@ demo: $(demo_ready)
 	@$(bin)/python examples/stdlib_index.py
 
 test: $(dev_ready)
-	@$(bin)/python -m pytest -q $(ARGS)
+	@$(bin)/python -m pytest -q -n auto $(ARGS)
 
 check: lint types imports coverage
 

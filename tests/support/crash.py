@@ -344,12 +344,16 @@ class BookedStore(MemoryStore):
                 book.broken.append(f"the counter {name} of {id} is {after.count(name)}")
         if before.count("open") > 0 and after.count("open") == 0:
             book.emptied[id] += 1
-            waiting = [other for other in self._group(id) if not _is_over(self.works()[other])]
+            waiting = self._open_in(id)
             if waiting:
                 book.broken.append(f"the group {id} ended before {waiting}")
 
-    def _group(self, root: str) -> list[str]:
-        return [id for id, record in self.works().items() if group_of(id, record) == root]
+    def _open_in(self, root: str) -> list[str]:
+        return [
+            id
+            for id, record in self.works().items()
+            if not _is_over(record) and group_of(id, record) == root
+        ]
 
 
 def _is_over(record: Record) -> bool:

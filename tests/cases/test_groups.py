@@ -1,0 +1,285 @@
+"""Groups, gates and busy keys: the cases B34, B35, B38, B39 and B41."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tests.cases.conftest import Fleet
+from tests.support.crash import Switch, Wire, status_of
+
+from piecework import (
+    MemoryQueue,
+    Message,
+    Retry,
+    WorkContext,
+    create_metrics,
+    create_work,
+    define_work,
+)
+from piecework.clock import sleep
+from piecework.ports import Change, Record
+from piecework.testing.virtual_clock import VirtualClock
+
+METRICS = create_metrics()
+
+
+@define_work("leaf")
+async def leaf(n: int) -> int:
+    return n
+
+
+@define_work("report")
+async def report(ctx: WorkContext) -> int:
+    return len(ctx.upstream)
+
+
+# ---- busy and growing records --------------------------------------------------------------------
+
+
+async def test_works_that_have_nothing_in_common_share_no_key(
+    fleet: Fleet, virtual_clock: VirtualClock
+) -> None:  # B34
+    written: Counter[str] = Counter()
+    write = fleet.wire.store.write
+
+    async def noting(changes: Sequence[Change]) -> list[Record]:
+        written.update(change.key for change in changes)
+        return await write(changes)
+
+    fleet.wire.store.write = noting  # type: ignore[method-assign]
+    (system,) = await fleet.started(1, leaf)
+    handles = await system.enqueue_many([leaf(n) for n in range(50)])
+    await virtual_clock.advance(30)
+    assert [await h.result(timeout=1) for h in handles] == list(range(50))
+    ids = {handle.id for handle in handles}
+    assert {key.removeprefix("work:item:") for key in written} == ids
+    assert max(written.values()) <= 3  # register, settle, and the mark of who waits
+
+
+@pytest.mark.parametrize("gate", [False, True])
+async def test_a_record_does_not_grow_with_the_width_of_its_group(
+    fleet: Fleet, virtual_clock: VirtualClock, gate: bool
+) -> None:  # B35
+    width = 10_000
+
+    @define_work("wide")
+    async def wide(ctx: WorkContext) -> None:
+        works = [leaf(n) for n in range(width)]
+        await ctx.queue(works, then=report() if gate else None)
+
+    store = fleet.wire.store
+    longest: Counter[str] = Counter()
+    write = store.write
+
+    async def measuring(changes: Sequence[Change]) -> list[Record]:
+        records = await write(changes)
+        for record in records:
+            size = len(record.value or "") + len(str(dict(record.counters)))
+            longest[record.key] = max(longest[record.key], size)
+        return records
+
+    store.write = measuring  # type: ignore[method-assign]
+    (system,) = await fleet.started(1, wide, leaf, report, start_after=10_000)
+    handle = await system.enqueue(wide())
+    await virtual_clock.advance(120)
+    assert not fleet.wire.open_works()
+    assert len(store.works()) == 1 + width + (2 if gate else 0)
+    items = {key: size for key, size in longest.items() if key.startswith("work:item:")}
+    assert items[f"work:item:{handle.id}"] < 10_000
+    assert max(items.values()) < 10_000
+    assert max(longest.values()) < 100_000  # pages of ids
+    root = store.works()[handle.id]
+    assert (root.count("open"), fleet.wire.store.book.emptied[handle.id]) == (0, 1)
+    if gate:
+        done = [s async for s in _states(system, "report")]
+        assert done == [width]
+
+
+async def _states(system: Any, name: str) -> Any:
+    for state in await system.list("success", type=name, limit=100):
+        yield state.result
+
+
+# ---- duplicates ----------------------------------------------------------------------------------
+
+
+class DoublingQueue(MemoryQueue):
+    """Delivers each message twice."""
+
+    async def push(self, messages: Sequence[Message]) -> None:
+        await super().push([m for message in messages for m in (message, message)])
+
+
+async def test_a_gate_opens_once_though_every_message_comes_twice(
+    fleet: Fleet, virtual_clock: VirtualClock
+) -> None:  # B38
+    ended: list[int] = []
+    reports: list[int] = []
+
+    @define_work("child", retry=Retry(attempts=3, base=1, jitter=0))
+    async def child(n: int, ctx: WorkContext) -> None:
+        await sleep(n)
+        if ctx.attempt == 1 and n == 2:
+            raise ValueError("once")
+        ended.append(n)
+
+    @define_work("after")
+    async def after() -> None:
+        reports.append(len(set(ended)))
+
+    @define_work("parent")
+    async def parent(ctx: WorkContext) -> None:
+        await ctx.queue([child(n) for n in range(4)], then=after())
+
+    wire = fleet.wire
+    wire.queue.__class__ = DoublingQueue
+    systems = await fleet.started(2, child, after, parent)
+    handle = await systems[0].enqueue(parent())
+    await virtual_clock.advance(600)
+    assert not wire.open_works()
+    assert reports
+    assert set(reports) == {4}  # never before the last child
+    book = wire.store.book
+    assert not book.broken
+    assert set(book.settles.values()) == {1}
+    assert book.emptied[handle.id] == 1
+    assert fleet.events.count(("group-done", handle.id)) == 1
+    assert await wire.queue.size() == 0
+
+
+# ---- how a member of a gate can end --------------------------------------------------------------
+
+ENDS = ["dead", "expired", "cancelled", "worker died", "unknown type", "bad input", "redriven"]
+WHENS: list[Any] = ["all-done", "all-success", {"count": 2, "of": "success"}]
+
+
+@define_work("fine")
+async def fine() -> str:
+    await sleep(5)
+    return "fine"
+
+
+@pytest.mark.parametrize("when", WHENS, ids=["all-done", "all-success", "two"])
+@pytest.mark.parametrize("end", ENDS)
+async def test_every_way_to_end_reports_to_the_gate(
+    fleet: Fleet, virtual_clock: VirtualClock, end: str, when: Any
+) -> None:  # B39
+    clock = virtual_clock
+    mended = False
+    deadly = end == "worker died"
+
+    @define_work("unlucky", retry=Retry(attempts=1))
+    async def member(how: str) -> str:
+        if deadly:
+            fleet.kill(fleet.systems[-1])
+            await sleep(1000)
+        if how in ("dead", "redriven") and not mended:
+            raise ValueError("broken")
+        return how
+
+    @define_work("stranger", retry=Retry(attempts=2))
+    async def stranger() -> None: ...
+
+    @define_work("unlucky", retry=Retry(attempts=1))
+    async def old_member(how: list[int]) -> str: ...
+
+    options = {"visibility": 10, "start_after": 0}
+    producer = fleet.system(fine, report, member, auto_start=False, **options)
+    bad: Any = member(end)
+    if end == "unknown type":
+        bad = stranger()
+    elif end == "bad input":
+        bad = old_member([1, 2])
+    elif end == "expired":
+        bad = bad.with_options(delay=3, deadline=2)
+    elif end == "cancelled":
+        bad = bad.with_options(delay=60)
+    handles = await producer.enqueue_many([fine(), bad, fine()], then=report(), when=when)
+    if end == "cancelled":
+        assert await producer.cancel(bad.id)
+    for _ in range(1 + deadly):
+        await fleet.started(1, fine, report, member, **options)
+        await clock.advance(1.5 if end == "redriven" else 30)
+        if deadly:
+            await clock.advance(30)
+    if end == "redriven":
+        assert (await handles[1].state()).status == "dead"
+        mended = True
+        assert await producer.redrive([bad.id]) == 1
+        await clock.advance(30)
+    await clock.advance(300)
+
+    gate = await handles.gate.state()
+    dependent = await handles.then[0].state()
+    member_state = await handles[1].state()
+    expected = {"redriven": "success", "expired": "expired", "cancelled": "cancelled"}
+    assert member_state.status == expected.get(end, "dead"), member_state
+    met = when != "all-success"
+    assert gate.status == ("success" if met else "dead")
+    assert dependent.status == ("success" if met else "dead")
+    if met:
+        assert dependent.result == 3
+    else:
+        assert bad.id in gate.error  # of whom it died
+    await asyncio.wait_for(handles[0].group(), 5)
+    book = fleet.wire.store.book
+    assert not book.broken
+    assert not fleet.wire.open_works()
+    root = fleet.wire.store.works()[handles.gate.id]
+    assert [root.count(name) for name in ("open", "members", "hold")] == [0, 0, 0]
+
+
+# ---- late children -------------------------------------------------------------------------------
+
+
+def test_a_grandchild_in_the_last_line_is_always_counted() -> None:  # B41
+    for seed in range(1000):
+        VirtualClock().run(_interleaving(random.Random(seed)))
+
+
+async def _interleaving(chance: random.Random) -> None:
+    events: list[tuple[str, str, str]] = []
+
+    async def jump() -> None:
+        for _ in range(chance.randrange(4)):
+            await sleep(0)
+        if chance.random() < 0.5:
+            await sleep(chance.random() * 0.01)
+
+    @define_work("tree", retry=Retry(attempts=1))
+    async def tree(depth: int, n: int, ctx: WorkContext) -> None:
+        await jump()
+        if depth:
+            last = ctx.queue([tree(depth - 1, n) for n in range(2 if depth == 2 else 1)])
+            if chance.random() < 0.5:
+                await last
+        await jump()
+
+    wire = Wire()
+    lag = {op: chance.random() * 0.01 for op in ("write", "push", "ack")}
+    systems = [
+        create_work(
+            work=[tree],
+            **wire.ports(Switch(lag=lag if chance.random() < 0.7 else None)),
+            auto_start=False,
+            metrics=METRICS,
+            on_event=lambda e: events.append((e.kind, e.id, e.type)),
+        )
+        for _ in range(2)
+    ]
+    for system in systems:
+        await system.start()
+    handle = await systems[0].enqueue(tree(2, 0))
+    await sleep(3)
+    for system in systems:
+        await system.stop(0)
+    works = wire.store.works()
+    assert Counter(map(status_of, works.values())) == {"success": 5}
+    assert not wire.store.book.broken
+    assert [id for kind, id, _ in events if kind == "group-done"] == [handle.id]
+    assert events[-1][0] == "group-done"
