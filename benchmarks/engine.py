@@ -85,7 +85,7 @@ async def memory(works: int) -> tuple[int, int]:
     process = psutil.Process()
     work = create_work(work=[nothing], result_ttl=0.5)
     async with work:
-        await chunk(work, 50_000)
+        await chunk(work, 100_000)
         before = await settled_memory(work, process)
         for _ in range(works // 50_000):
             await chunk(work, 50_000)
@@ -93,12 +93,11 @@ async def memory(works: int) -> tuple[int, int]:
 
 
 async def chunk(work: WorkSystem, count: int) -> None:
-    handles: list[Any] = []
+    """Run so many works, a few hundred at a time."""
     for number in range(count):
-        handles.append(await work.enqueue(nothing(number)))
-        if number % 200 == 0:
-            await asyncio.sleep(0)
-    await handles[-1].result()
+        handle = await work.enqueue(nothing(number))
+        if number % 200 == 199:
+            await handle.result()
 
 
 async def settled_memory(work: WorkSystem, process: Any) -> int:
