@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -84,7 +83,9 @@ async def test_a_record_does_not_grow_with_the_width_of_its_group(
         return records
 
     store.write = measuring  # type: ignore[method-assign]
-    (system,) = await fleet.started(1, wide, leaf, report, start_after=10_000)
+    (system,) = await fleet.started(
+        1, wide, leaf, report, start_after=10_000, queue=fleet.wire.queue, store=store
+    )
     handle = await system.enqueue(wide())
     await virtual_clock.advance(120)
     assert not fleet.wire.open_works()
@@ -164,71 +165,92 @@ async def fine() -> str:
     return "fine"
 
 
+QUICK: dict[str, Any] = {"visibility": 10, "start_after": 0}
+
+
+class Gate:
+    """Three works and their gate; the second one ends in a chosen way.
+
+    Args:
+        fleet: Where they run.
+        clock: The time.
+        end: How the second one ends.
+    """
+
+    def __init__(self, fleet: Fleet, clock: VirtualClock, end: str) -> None:
+        self.fleet, self.clock, self.end = fleet, clock, end
+        self.mended = False
+        self.types = [fine, report, self._member()]
+        self.producer = fleet.system(*self.types, auto_start=False, **QUICK)
+
+    def _member(self) -> Any:
+        @define_work("unlucky", retry=Retry(attempts=1))
+        async def member(how: str) -> str:
+            if how == "worker died":
+                self.fleet.kill(self.fleet.systems[-1])
+                await sleep(1000)
+            if how in ("dead", "redriven") and not self.mended:
+                raise ValueError("broken")
+            return how
+
+        return member
+
+    def second(self) -> Any:
+        """The work that does not succeed (at first)."""
+        if self.end == "unknown type":
+            return stranger()
+        if self.end == "bad input":
+            return old_member([1, 2])
+        work = self.types[-1](self.end)
+        if self.end == "expired":
+            return work.with_options(delay=3, deadline=2)
+        return work.with_options(delay=60) if self.end == "cancelled" else work
+
+    async def live(self, second: Any) -> None:
+        """Let them run, and bring about what has to come from outside."""
+        if self.end == "cancelled":
+            assert await self.producer.cancel(second.id)
+        for _ in range(2 if self.end == "worker died" else 1):
+            await self.fleet.started(1, *self.types, **QUICK)
+            await self.clock.advance(1.5)
+            if self.end == "redriven":
+                assert (await self.producer.state(second.id)).status == "dead"
+                self.mended = True
+                assert await self.producer.redrive([second.id]) == 1
+            await self.clock.advance(60)
+        await self.clock.advance(300)
+
+
+@define_work("stranger", retry=Retry(attempts=2))
+async def stranger() -> None: ...
+
+
+@define_work("unlucky", retry=Retry(attempts=1))
+async def old_member(how: list[int]) -> str: ...
+
+
 @pytest.mark.parametrize("when", WHENS, ids=["all-done", "all-success", "two"])
 @pytest.mark.parametrize("end", ENDS)
 async def test_every_way_to_end_reports_to_the_gate(
     fleet: Fleet, virtual_clock: VirtualClock, end: str, when: Any
 ) -> None:  # B39
-    clock = virtual_clock
-    mended = False
-    deadly = end == "worker died"
-
-    @define_work("unlucky", retry=Retry(attempts=1))
-    async def member(how: str) -> str:
-        if deadly:
-            fleet.kill(fleet.systems[-1])
-            await sleep(1000)
-        if how in ("dead", "redriven") and not mended:
-            raise ValueError("broken")
-        return how
-
-    @define_work("stranger", retry=Retry(attempts=2))
-    async def stranger() -> None: ...
-
-    @define_work("unlucky", retry=Retry(attempts=1))
-    async def old_member(how: list[int]) -> str: ...
-
-    options = {"visibility": 10, "start_after": 0}
-    producer = fleet.system(fine, report, member, auto_start=False, **options)
-    bad: Any = member(end)
-    if end == "unknown type":
-        bad = stranger()
-    elif end == "bad input":
-        bad = old_member([1, 2])
-    elif end == "expired":
-        bad = bad.with_options(delay=3, deadline=2)
-    elif end == "cancelled":
-        bad = bad.with_options(delay=60)
-    handles = await producer.enqueue_many([fine(), bad, fine()], then=report(), when=when)
-    if end == "cancelled":
-        assert await producer.cancel(bad.id)
-    for _ in range(1 + deadly):
-        await fleet.started(1, fine, report, member, **options)
-        await clock.advance(1.5 if end == "redriven" else 30)
-        if deadly:
-            await clock.advance(30)
-    if end == "redriven":
-        assert (await handles[1].state()).status == "dead"
-        mended = True
-        assert await producer.redrive([bad.id]) == 1
-        await clock.advance(30)
-    await clock.advance(300)
+    story = Gate(fleet, virtual_clock, end)
+    second = story.second()
+    works = [fine(), second, fine()]
+    handles = await story.producer.enqueue_many(works, then=report(), when=when)
+    await story.live(second)
 
     gate = await handles.gate.state()
     dependent = await handles.then[0].state()
-    member_state = await handles[1].state()
     expected = {"redriven": "success", "expired": "expired", "cancelled": "cancelled"}
-    assert member_state.status == expected.get(end, "dead"), member_state
-    met = when != "all-success"
-    assert gate.status == ("success" if met else "dead")
-    assert dependent.status == ("success" if met else "dead")
-    if met:
-        assert dependent.result == 3
+    assert (await handles[1].state()).status == expected.get(end, "dead")
+    if when == "all-success":
+        assert (gate.status, dependent.status) == ("dead", "dead")
+        assert second.id in gate.error  # of whom it died
     else:
-        assert bad.id in gate.error  # of whom it died
-    await asyncio.wait_for(handles[0].group(), 5)
-    book = fleet.wire.store.book
-    assert not book.broken
+        assert (gate.status, dependent.status, dependent.result) == ("success", "success", 3)
+    await handles[0].group(timeout=5)
+    assert not fleet.wire.store.book.broken
     assert not fleet.wire.open_works()
     root = fleet.wire.store.works()[handles.gate.id]
     assert [root.count(name) for name in ("open", "members", "hold")] == [0, 0, 0]

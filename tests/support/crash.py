@@ -344,16 +344,12 @@ class BookedStore(MemoryStore):
                 book.broken.append(f"the counter {name} of {id} is {after.count(name)}")
         if before.count("open") > 0 and after.count("open") == 0:
             book.emptied[id] += 1
-            waiting = self._open_in(id)
+            waiting = [other for other, record in self._group(id) if not _is_over(record)]
             if waiting:
                 book.broken.append(f"the group {id} ended before {waiting}")
 
-    def _open_in(self, root: str) -> list[str]:
-        return [
-            id
-            for id, record in self.works().items()
-            if not _is_over(record) and group_of(id, record) == root
-        ]
+    def _group(self, root: str) -> list[tuple[str, Record]]:
+        return [(id, r) for id, r in self.works().items() if group_of(id, r) == root]
 
 
 def _is_over(record: Record) -> bool:
