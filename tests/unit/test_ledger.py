@@ -685,6 +685,18 @@ async def test_an_end_that_is_claimed_late_does_not_shorten_the_life_of_the_grou
     assert await ledger.claim_group_end(settled.counter)
 
 
+@pytest.mark.parametrize("child", [False, True])
+async def test_a_work_that_comes_back_was_not_asked_to_stop(ledger, child):  # S118
+    await register(ledger, work("w1"))
+    env = work("c1", "w1") if child else work("w1")
+    await register(ledger, env)
+    await ledger.ask_to_stop(env.id)
+    item = await dead_item(ledger, env)
+    for _ in range(2):  # the second answers for the first
+        await ledger.reopen(item, env, encode(env), writer="r", cancels=1)
+    assert (await counters(ledger, env.id)).get(CANCEL, 0) == 0
+
+
 async def test_a_key_is_held_while_its_work_is_put_off(ledger, time):  # S136
     first = (await claim(ledger, work("w1"))).env
     new = first._replace(start_at=later(time, 60))

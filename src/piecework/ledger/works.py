@@ -353,15 +353,26 @@ class Ledger:
         """Count a request to cancel on the record of a running work."""
         await self.store.write([Change(self.key(id), add={CANCEL: 1})])
 
-    async def reopen(self, item: Item, new: Envelope, body: str, *, writer: str) -> Envelope:
+    async def reopen(
+        self, item: Item, new: Envelope, body: str, *, writer: str, cancels: int = 0
+    ) -> Envelope:
         """Bring a dead work back to pending and count it again; return it at its version.
+
+        Args:
+            item: The dead work.
+            new: Its new life.
+            body: That as text.
+            writer: The token of who brings it back.
+            cancels: How often its old life was asked to stop: the new one was not.
 
         Raises:
             WriteConflictError: The record changed meanwhile.
         """
         again = {OPEN: 1, OPENED: 1}
         counter = new.counter
-        add = again if counter == new.id else {}
+        add = {CANCEL: -cancels} if cancels else {}
+        if counter == new.id:
+            add |= again
         changes = [
             Change(
                 self.key(new.id),
