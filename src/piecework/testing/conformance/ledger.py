@@ -65,10 +65,15 @@ _TIMED = ("timed 0", "timed 1")
 _GATES = ("gate 0", "gate 1")
 _IDS = (*_ROOTS, *_CHILDREN, *_UNIQUE, *_TIMED, *_GATES)
 _COUNTERS = (*_ROOTS, *_GATES)
+
 _KEYS = ("key", "timed key")
 _CLAIM = "claim "
 _WHEN: tuple[When, ...] = ("all-done", "all-success", {"count": 1})
 
+# The first of each is drawn most, so that much happens to it.
+_a_root = st.sampled_from((_ROOTS[0], *_ROOTS))
+_a_gate = st.sampled_from((_GATES[0], *_GATES))
+_a_counter = st.sampled_from((_ROOTS[0], _GATES[0], *_COUNTERS))
 #: Draws one of a list whose length is not known beforehand; the first is the last that was used.
 _any = st.sampled_from((0, 0, 0, 1, 1, 2, 3, 5, 8, 13))
 _old = st.sampled_from((False, False, False, True))
@@ -161,6 +166,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self._shown: dict[str, _Shown] = {}
         self._reopening: set[str] = set()
         self._blind = False
+        self._every_answer_is_lost = False
         #: Whether all was well when it was last compared: after a failure nothing more is.
         self._sound = True
 
@@ -178,8 +184,15 @@ class LedgerMachine(RuleBasedStateMachine):
     ) -> Any:
         """Make a call on both; return what came of it, or the record of the conflict."""
         self._sound = False
-        if not once:
-            self._calls.append((actual, expected))
+        if once:
+            return self._call(actual, expected)
+        self._calls.append((actual, expected))
+        result = self._call(actual, expected)
+        if self._every_answer_is_lost:
+            self._call(actual, expected)
+        return result
+
+    def _call(self, actual: Callable[[], Awaitable[Any]], expected: Callable[[], Any]) -> Any:
         try:
             want = expected()
         except RefusedError as refused:
@@ -243,24 +256,41 @@ class LedgerMachine(RuleBasedStateMachine):
         members=st.integers(0, 3),
         group=st.sampled_from((*_ROOTS, None)),
         when=st.sampled_from(_WHEN),
+        released=st.booleans(),
+        ghost=st.booleans(),
+        lossy=st.booleans(),
     )
-    def begin(self, children: int, members: int, group: str | None, when: When) -> None:
-        """A group with children, and a gate with works."""
+    def begin(
+        self,
+        children: int,
+        members: int,
+        group: str | None,
+        when: When,
+        released: bool,
+        ghost: bool,
+        lossy: bool,
+    ) -> None:
+        """A group with children, a gate with works, a claim whose claimant died."""
+        self._every_answer_is_lost = lossy  # then every call is made twice
         ids = _CHILDREN[: children + members]
         self.register_root(_ROOTS[0], 0)
         self.register_children(list(ids[:children]), _ROOTS[0], 0, early=False)
         if members:
             self.open_gate(_GATES[0], group, when)
             self.register_members(list(ids[children:]), _GATES[0], 0)
+            if released:
+                self.release_gate(_GATES[0])
+        if ghost:
+            self.claim_and_die(_UNIQUE[0])
 
-    @rule(root=st.sampled_from(_ROOTS), delay=st.sampled_from(_DELAYS))
+    @rule(root=_a_root, delay=st.sampled_from(_DELAYS))
     def register_root(self, root: str, delay: int) -> None:
         env = self._plan(root, root, delay=delay)
         self._register([env], None)
 
     @rule(
         ids=st.lists(st.sampled_from(_CHILDREN), min_size=1, max_size=4, unique=True),
-        group=st.sampled_from(_ROOTS),
+        group=_a_root,
         delay=st.sampled_from(_DELAYS),
         early=st.booleans(),
     )
@@ -271,7 +301,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(
         ids=st.lists(st.sampled_from(_CHILDREN), min_size=1, max_size=4, unique=True),
-        gate=st.sampled_from(_GATES),
+        gate=_a_gate,
         delay=st.sampled_from(_DELAYS),
     )
     def register_members(self, ids: list[str], gate: str, delay: int) -> None:
@@ -319,18 +349,21 @@ class LedgerMachine(RuleBasedStateMachine):
         env = self._pick(pick, old=old)
         if env is None:
             return
+        self._keep(env)
+        self._put_off(env, delay, failed=failed)
+
+    def _put_off(self, env: Envelope, delay: float, *, failed: bool) -> None:
         writer = self._writer()
         new = env._replace(
             version=env.version + 1,
             attempt=env.attempt + failed,
             turn=env.turn + (not failed),
-            start_at=self._clock.now_ms() + 1000 * delay,
+            start_at=self._clock.now_ms() + round(1000 * delay),
         )
 
         async def actual() -> int:
             return (await self._ledger.put_off(env, new, encode(new), writer=writer)).version
 
-        self._keep(env)
         self._both(actual, lambda: self._model.put_off(env, new, writer))
 
     @rule(
@@ -338,21 +371,46 @@ class LedgerMachine(RuleBasedStateMachine):
         old=_old,
         status=st.sampled_from(("success", "success", "dead", "dead", "cancelled", "expired")),
         parent=st.booleans(),
+        follow=st.booleans(),
     )
-    def settle(self, pick: int, old: bool, status: Status, parent: bool) -> None:
+    def settle(self, pick: int, old: bool, status: Status, parent: bool, follow: bool) -> None:
         env = self._pick(pick, old=old)
         if env is not None:
             self._keep(env)
             self._settle(env, status, parent=parent)
+            if follow:
+                self._follow(env)
 
     @rule(
-        counter=st.sampled_from(_COUNTERS), status=st.sampled_from(("success", "success", "dead"))
+        counter=_a_counter,
+        status=st.sampled_from(("success", "success", "dead")),
+        follow=st.booleans(),
     )
-    def settle_all(self, counter: str, status: Status) -> None:
+    def settle_all(self, counter: str, status: Status, follow: bool) -> None:
         """All that a record counts comes to its end."""
         for env in self._works(lambda entry: not entry.terminal):
             if env.counter == counter:
+                self._keep(env)
                 self._settle(env, status, parent=True)
+                if follow:
+                    self._follow(env)
+
+    def _follow(self, env: Envelope) -> None:
+        """Do what a worker does after its settle."""
+        if env.gate is not None:
+            self.decide_gate(env.gate, 0, old=False)
+        elif self._model.look(env.group_id).count(OPEN) == 0:
+            self.end_group(env.group_id, 0, old=False, repeat=False)
+
+    @rule(pick=_any)
+    def follow_again(self, pick: int) -> None:
+        """The message of a work that has settled comes once more."""
+        ended = self._works(lambda entry: entry.terminal)
+        if not ended:
+            return
+        env = ended[pick % len(ended)]
+        self._after_settle(env, parent=False)
+        self._follow(env)
 
     def _settle(self, env: Envelope, status: Status, *, parent: bool) -> None:
         """Settle as a worker does: told at its own version, what counted its work is gone."""
@@ -365,8 +423,10 @@ class LedgerMachine(RuleBasedStateMachine):
                 return
             result = self._settle_once(env, status, writer, parent=parent, counted=False)
         assert not isinstance(result, Record), f"refused with {result}"
-        entry = self._model.look(env.id)
-        if not parent and entry.count(OPEN) > 0:
+        self._after_settle(env, parent=parent)
+
+    def _after_settle(self, env: Envelope, *, parent: bool) -> None:
+        if not parent and self._model.look(env.id).count(OPEN) > 0:
             self._both(lambda: self._ledger.outlive(env.id), lambda: self._model.outlive(env.id))
         if env.unique is not None:
             claim = _CLAIM + env.unique
@@ -403,12 +463,14 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # ---- cancel, redrive, waiting --------------------------------------------------------------
 
-    @rule(pick=_any)
-    def cancel(self, pick: int) -> None:
-        env = self._pick(pick, old=False)
-        if env is None:
+    @rule(pick=_any, running=st.booleans())
+    def cancel(self, pick: int, running: bool) -> None:
+        status = "running" if running else "pending"
+        works = self._works(lambda entry: entry.status == status)
+        if not works:
             return
-        if self._model.look(env.id).status == "running":
+        env = works[pick % len(works)]
+        if running:
             self._both(
                 lambda: self._ledger.ask_to_stop(env.id),
                 lambda: self._model.ask_to_stop(env.id),
@@ -476,7 +538,7 @@ class LedgerMachine(RuleBasedStateMachine):
         seen = [one for one in self._seen[::-1] if one[0].key == key] if old else []
         return seen[pick % len(seen)] if seen else self._snapshot(id, self._read([id])[0])
 
-    @rule(id=st.sampled_from(_COUNTERS), pick=_any, old=_old, repeat=st.booleans())
+    @rule(id=_a_counter, pick=_any, old=st.booleans(), repeat=st.booleans())
     def end_group(self, id: str, pick: int, old: bool, repeat: bool) -> None:
         record, seen = self._pick_seen(id, pick, old=old)
         open_before = self._model.counted_by(id, gate=False)
@@ -493,7 +555,7 @@ class LedgerMachine(RuleBasedStateMachine):
     # ---- gates ---------------------------------------------------------------------------------
 
     @rule(
-        gate=st.sampled_from(_GATES),
+        gate=_a_gate,
         group=st.sampled_from((*_ROOTS, None)),
         when=st.sampled_from(_WHEN),
     )
@@ -505,7 +567,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self._plans[gate] = root = env._replace(group_id=gate)
             self._both(lambda: self._gates.open(root), lambda: self._model.open_gate(root))
 
-    @rule(gate=st.sampled_from(_GATES))
+    @rule(gate=_a_gate)
     def release_gate(self, gate: str) -> None:
         async def actual() -> None:
             await self._gates.release(gate)
@@ -513,7 +575,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if self._model.find(gate) is not None:
             self._both(actual, lambda: self._model.release(gate))
 
-    @rule(gate=st.sampled_from(_GATES), pick=_any, old=_old)
+    @rule(gate=_a_gate, pick=_any, old=st.booleans())
     def decide_gate(self, gate: str, pick: int, old: bool) -> None:
         """Decide a gate by its counters, or take it out of its group."""
         record, seen = self._pick_seen(gate, pick, old=old)
@@ -542,7 +604,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
         self._both(actual, lambda: self._model.drain(gate, seen))
 
-    @rule(gate=st.sampled_from(_GATES), pick=_any, old=_old)
+    @rule(gate=_a_gate, pick=_any, old=st.booleans())
     def close_gate(self, gate: str, pick: int, old: bool) -> None:
         """End a gate whose works will never all be queued."""
         record, seen = self._pick_seen(gate, pick, old=old)
@@ -555,7 +617,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
         self._both(actual, lambda: self._model.close_gate(gate, seen))
 
-    @rule(id=st.sampled_from(_CHILDREN), gate=st.sampled_from(_GATES))
+    @rule(id=st.sampled_from(_CHILDREN), gate=_a_gate)
     def kill_dependent(self, id: str, gate: str) -> None:
         group = self._plans[gate].group_id if gate in self._plans else id
         env = self._plan(id, group, upstream=gate)
@@ -616,16 +678,21 @@ class LedgerMachine(RuleBasedStateMachine):
         self._both(actual, expected, once=True)
 
     @precondition(lambda self: self._suite.clock is not None)
-    @rule(seconds=st.sampled_from((10, 2 * _HOUR, 7 * _HOUR, 16 * _DAY, 101 * _DAY)))
-    def let_time_pass(self, seconds: int) -> None:
-        """Time passes, as long as works that are counted have workers that renew their records."""
+    @rule(
+        seconds=st.sampled_from((10, 2 * _HOUR, 7 * _HOUR, 16 * _DAY, 101 * _DAY)),
+        again=st.booleans(),
+    )
+    def let_time_pass(self, seconds: int, again: bool) -> None:
+        """Time passes; what is under way is put off, and what is gone may be queued again."""
+        passed = (self._clock.now_ms() - self._began) / 1000
+        if passed + seconds > LONGEST_GROUP_TTL - _DAY:
+            return
+        until = self._clock.now_ms() + 1000 * (seconds + _DAY)
+        for env in self._works(lambda entry: not entry.terminal and entry.expires < until):
+            self._put_off(env, seconds, failed=False)
         known = {id for id, _ in self._model.entries()}
         life = self._model.shortest_open_life() / 1000 - 5
-        passed = (self._clock.now_ms() - self._began) / 1000
-        left = min(life, LONGEST_GROUP_TTL - passed - _DAY)
-        if left < 1:
-            return
-        self._run(self._suite.advance(min(seconds, left)))
+        self._run(self._suite.advance(max(0.0, min(seconds, life))))
         while self._model.near_an_expiry(2000):
             self._run(self._suite.advance(1.0))
         gone = known - {id for id, _ in self._model.entries()}
@@ -638,6 +705,16 @@ class LedgerMachine(RuleBasedStateMachine):
             for id in gone:
                 self._shown.pop(id, None)
                 self._latest.pop(id, None)
+        if again:
+            self._queue_again(gone)
+
+    def _queue_again(self, ids: set[str]) -> None:
+        for id in sorted(ids & self._plans.keys()):
+            env = self._plans[id]
+            if env.unique is not None:
+                self._register_unique(env, None if env.unique_until is None else float(_HOUR))
+            elif not is_gate(env):
+                self._register([env], None)
 
     # ---- what must hold ------------------------------------------------------------------------
 
