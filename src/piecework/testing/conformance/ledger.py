@@ -238,7 +238,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def _pick(self, pick: int, *, old: bool) -> Envelope | None:
         """What some worker knows of some work that is, or was, under way."""
-        works = self._old[::-1] if old else self._works(lambda entry: not entry.terminal)
+        works = self._old[::-1] if old else self._works(_is_open)
         if not works:
             return None
         env = works[pick % len(works)]
@@ -253,8 +253,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @initialize(
         children=st.integers(0, 3),
-        members=st.integers(0, 3),
-        group=st.sampled_from((*_ROOTS, None)),
+        members=st.sampled_from((2, 1, 3, 0)),
+        group=st.sampled_from((_ROOTS[0], *_ROOTS, None)),
         when=st.sampled_from(_WHEN),
         released=st.booleans(),
         ghost=st.booleans(),
@@ -299,6 +299,7 @@ class LedgerMachine(RuleBasedStateMachine):
         root = self._plan(group, group) if early else None
         self._register_each(works, root)
 
+    @precondition(lambda self: self._held_gates())
     @rule(
         ids=st.lists(st.sampled_from(_CHILDREN), min_size=1, max_size=4, unique=True),
         gate=_a_gate,
@@ -328,6 +329,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # ---- run -----------------------------------------------------------------------------------
 
+    @precondition(lambda self: self._works(_is_open))
     @rule(pick=_any, old=_old)
     def start(self, pick: int, old: bool) -> None:
         env = self._pick(pick, old=old)
@@ -344,6 +346,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self._keep(env)
         self._both(actual, lambda: self._model.start(env, writer))
 
+    @precondition(lambda self: self._works(_is_open))
     @rule(pick=_any, old=_old, delay=st.sampled_from(_DELAYS), failed=st.booleans())
     def put_off(self, pick: int, old: bool, delay: int, failed: bool) -> None:
         env = self._pick(pick, old=old)
@@ -366,6 +369,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
         self._both(actual, lambda: self._model.put_off(env, new, writer))
 
+    @precondition(lambda self: self._works(_is_open))
     @rule(
         pick=_any,
         old=_old,
@@ -381,6 +385,7 @@ class LedgerMachine(RuleBasedStateMachine):
             if follow:
                 self._follow(env)
 
+    @precondition(lambda self: self._works(_is_open))
     @rule(
         counter=_a_counter,
         status=st.sampled_from(("success", "success", "dead")),
@@ -388,7 +393,7 @@ class LedgerMachine(RuleBasedStateMachine):
     )
     def settle_all(self, counter: str, status: Status, follow: bool) -> None:
         """All that a record counts comes to its end."""
-        for env in self._works(lambda entry: not entry.terminal):
+        for env in self._works(_is_open):
             if env.counter == counter:
                 self._keep(env)
                 self._settle(env, status, parent=True)
@@ -402,10 +407,11 @@ class LedgerMachine(RuleBasedStateMachine):
         elif self._model.look(env.group_id).count(OPEN) == 0:
             self.end_group(env.group_id, 0, old=False, repeat=False)
 
+    @precondition(lambda self: self._works(_is_terminal))
     @rule(pick=_any)
     def follow_again(self, pick: int) -> None:
         """The message of a work that has settled comes once more."""
-        ended = self._works(lambda entry: entry.terminal)
+        ended = self._works(_is_terminal)
         if not ended:
             return
         env = ended[pick % len(ended)]
@@ -463,26 +469,32 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # ---- cancel, redrive, waiting --------------------------------------------------------------
 
-    @rule(pick=_any, running=st.booleans())
-    def cancel(self, pick: int, running: bool) -> None:
-        status = "running" if running else "pending"
-        works = self._works(lambda entry: entry.status == status)
-        if not works:
-            return
+    @precondition(lambda self: self._works(_is_pending))
+    @rule(pick=_any)
+    def cancel(self, pick: int) -> None:
+        works = self._works(_is_pending)
         env = works[pick % len(works)]
-        if running:
-            self._both(
-                lambda: self._ledger.ask_to_stop(env.id),
-                lambda: self._model.ask_to_stop(env.id),
-                once=True,
-            )
-        else:
-            self._keep(env)
-            self._settle(env, "cancelled", parent=False)
+        self._keep(env)
+        self._settle(env, "cancelled", parent=False)
 
+    @precondition(lambda self: self._works(_is_running))
+    @rule(pick=_any, dies=st.booleans())
+    def ask_to_stop(self, pick: int, dies: bool) -> None:
+        """A running work is asked to stop; it may die before it hears of it."""
+        works = self._works(_is_running)
+        env = works[pick % len(works)]
+        self._both(
+            lambda: self._ledger.ask_to_stop(env.id),
+            lambda: self._model.ask_to_stop(env.id),
+            once=True,
+        )
+        if dies:
+            self._settle(env, "dead", parent=False)
+
+    @precondition(lambda self: self._works(_is_dead))
     @rule(pick=_any)
     def redrive(self, pick: int) -> None:
-        dead = self._works(lambda entry: entry.status == "dead")
+        dead = self._works(_is_dead)
         if not dead:
             return
         old = dead[pick % len(dead)]
@@ -554,6 +566,9 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # ---- gates ---------------------------------------------------------------------------------
 
+    def _held_gates(self) -> list[str]:
+        return [gate for gate in _GATES if self._model.look(gate).count(HOLD) > 0]
+
     @rule(
         gate=_a_gate,
         group=st.sampled_from((*_ROOTS, None)),
@@ -567,6 +582,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self._plans[gate] = root = env._replace(group_id=gate)
             self._both(lambda: self._gates.open(root), lambda: self._model.open_gate(root))
 
+    @precondition(lambda self: self._held_gates())
     @rule(gate=_a_gate)
     def release_gate(self, gate: str) -> None:
         async def actual() -> None:
@@ -575,6 +591,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if self._model.find(gate) is not None:
             self._both(actual, lambda: self._model.release(gate))
 
+    @precondition(lambda self: self._model.find(_GATES[0]))
     @rule(gate=_a_gate, pick=_any, old=st.booleans())
     def decide_gate(self, gate: str, pick: int, old: bool) -> None:
         """Decide a gate by its counters, or take it out of its group."""
@@ -604,6 +621,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
         self._both(actual, lambda: self._model.drain(gate, seen))
 
+    @precondition(lambda self: self._held_gates())
     @rule(gate=_a_gate, pick=_any, old=st.booleans())
     def close_gate(self, gate: str, pick: int, old: bool) -> None:
         """End a gate whose works will never all be queued."""
@@ -643,6 +661,7 @@ class LedgerMachine(RuleBasedStateMachine):
         env = self._plan(id, group or id, unique="timed key", unique_until=until)
         self._register_unique(env, float(_HOUR))
 
+    @precondition(lambda self: not self._model.find(_CLAIM + "key"))
     @rule(id=st.sampled_from(_UNIQUE))
     def claim_and_die(self, id: str) -> None:
         """Another release may claim a key before it registers the work, and die in between."""
@@ -816,6 +835,26 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 _Shown: TypeAlias = tuple[Any, ...]
+
+
+def _is_open(entry: Entry) -> bool:
+    return not entry.terminal
+
+
+def _is_pending(entry: Entry) -> bool:
+    return entry.status == "pending"
+
+
+def _is_running(entry: Entry) -> bool:
+    return entry.status == "running"
+
+
+def _is_terminal(entry: Entry) -> bool:
+    return entry.terminal
+
+
+def _is_dead(entry: Entry) -> bool:
+    return entry.status == "dead"
 
 
 def _outcome(status: Status) -> Outcome:
