@@ -335,6 +335,10 @@ class LedgerMachine(RuleBasedStateMachine):
         env = self._pick(pick, old=old)
         if env is None:
             return
+        self._keep(env)
+        self._start(env)
+
+    def _start(self, env: Envelope) -> None:
         writer = self._writer()
 
         async def actual() -> int:
@@ -343,7 +347,6 @@ class LedgerMachine(RuleBasedStateMachine):
             )
             return record.version
 
-        self._keep(env)
         self._both(actual, lambda: self._model.start(env, writer))
 
     @precondition(lambda self: self._works(_is_open))
@@ -469,27 +472,35 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # ---- cancel, redrive, waiting --------------------------------------------------------------
 
-    @precondition(lambda self: self._works(_is_pending))
-    @rule(pick=_any)
-    def cancel(self, pick: int) -> None:
-        works = self._works(_is_pending)
+    @precondition(lambda self: self._works(_is_open))
+    @rule(pick=_any, runs=st.booleans(), dies=st.booleans())
+    def cancel(self, pick: int, runs: bool, dies: bool) -> None:
+        """One that waits is cancelled; one that runs is asked, and may die before it hears."""
+        works = self._works(_is_open)
         env = works[pick % len(works)]
         self._keep(env)
-        self._settle(env, "cancelled", parent=False)
-
-    @precondition(lambda self: self._works(_is_running))
-    @rule(pick=_any, dies=st.booleans())
-    def ask_to_stop(self, pick: int, dies: bool) -> None:
-        """A running work is asked to stop; it may die before it hears of it."""
-        works = self._works(_is_running)
-        env = works[pick % len(works)]
+        if runs:
+            self._start(env)
+        entry = self._model.look(env.id)
+        if entry.status == "pending":
+            self._settle(entry.known(), "cancelled", parent=False)
+            return
         self._both(
             lambda: self._ledger.ask_to_stop(env.id),
             lambda: self._model.ask_to_stop(env.id),
             once=True,
         )
         if dies:
-            self._settle(env, "dead", parent=False)
+            self._settle(entry.known(), "dead", parent=False)
+
+    @precondition(lambda self: self._works(_is_open))
+    @rule(pick=_any)
+    def die(self, pick: int) -> None:
+        """A work fails for good."""
+        works = self._works(_is_open)
+        env = works[pick % len(works)]
+        self._settle(env, "dead", parent=False)
+        self._follow(env)
 
     @precondition(lambda self: self._works(_is_dead))
     @rule(pick=_any)
@@ -839,14 +850,6 @@ _Shown: TypeAlias = tuple[Any, ...]
 
 def _is_open(entry: Entry) -> bool:
     return not entry.terminal
-
-
-def _is_pending(entry: Entry) -> bool:
-    return entry.status == "pending"
-
-
-def _is_running(entry: Entry) -> bool:
-    return entry.status == "running"
 
 
 def _is_terminal(entry: Entry) -> bool:
