@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 import typing
 
 import pytest
@@ -21,6 +23,7 @@ def add(a: int, b: int) -> int:
 
 def test_the_kit_exports_a_suite_for_each_port():
     assert set(piecework.testing.__all__) >= {
+        "LedgerConformance",
         "PubSubConformance",
         "QueueConformance",
         "StoreConformance",
@@ -29,6 +32,20 @@ def test_the_kit_exports_a_suite_for_each_port():
         assert inspect.getdoc(getattr(piecework.testing, name))
     with pytest.raises(AttributeError, match="no attribute 'Other'"):
         piecework.testing.Other  # noqa: B018 - reading it is the test
+
+
+def test_only_the_suite_of_the_ledger_needs_hypothesis():
+    program = (
+        "import sys; sys.modules['hypothesis'] = None\n"
+        "from piecework.testing import StoreConformance\n"
+        "import piecework.testing.conformance\n"
+        "try: from piecework.testing import LedgerConformance\n"
+        "except ImportError: print('needs it')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "needs it\n"
 
 
 def test_the_memory_fixture_gives_three_ports(piecework_memory):
