@@ -18,7 +18,7 @@ from piecework import (
     define_work,
 )
 from piecework.clock import sleep
-from piecework.ports import Capabilities
+from piecework.ports import Capabilities, Change
 
 ONCE = Retry(attempts=1)
 
@@ -368,3 +368,17 @@ async def test_a_dlq_of_the_system_receives_what_the_queue_cannot_keep(virtual_c
         await virtual_clock.advance(60)
         assert await handle.result() == 1
     assert await letters.size() == 0
+
+
+async def test_a_work_that_comes_back_is_not_stopped_for_an_old_request(virtual_clock, backend):
+    # S118
+    switch = Switch()
+    async with create_work(work=[switch.type], start_after=0, **with_letters(backend)) as work:
+        handle = await work.enqueue(switch.type(5))
+        with pytest.raises(WorkFailedError):
+            await handle.result()
+        # It was asked from another process, and died before it heard of it.
+        await backend["store"].write([Change(f"work:item:{handle.id}", add={"cancel": 1})])
+        switch.mended = True
+        await virtual_clock.advance(60)
+        assert await handle.result() == 5

@@ -23,6 +23,7 @@ from piecework.envelope import Envelope, encode
 from piecework.errors import BackendError, ConflictError
 from piecework.ledger import (
     PENDING_TTL,
+    GateLedger,
     Ledger,
     WriteConflictError,
     register_unique,
@@ -616,3 +617,90 @@ async def test_a_conflict_tells_the_current_records(ledger, store):
     await register(ledger, work("w1"))
     with pytest.raises(ConflictError, match=r"p:item:w1 \(version 1\)"):
         await store.write([Change("p:item:w1", value="", expect=5)])
+
+
+# ---- lives that depend on others ------------------------------------------------------------
+
+DAY = 86400
+
+
+def later(time: Time, days: int) -> int:
+    return round((time.seconds + days * DAY) * 1000)
+
+
+async def test_a_settled_parent_outlives_a_child_that_was_planned_before_its_last_beat(
+    ledger, time
+):  # P3 S92
+    await register(ledger, work("w1"))
+    child = work("c1", "w1", version=1)._replace(start_at=later(time, 60))
+    await register(ledger, child)
+    await settle(ledger, await start(ledger, work("w1")), parent=True)
+    time.seconds += 61 * DAY
+    settled = await settle(ledger, child)
+    assert settled.counter is not None
+    assert settled.counter.count(OPEN) == 0
+    assert await ledger.claim_group_end(settled.counter)
+
+
+async def test_a_gate_outlives_a_work_that_is_put_off(ledger, time):  # P3 P4
+    gates = GateLedger(ledger, result_ttl=3600.0)
+    await gates.open(work("gate"))
+    env = work("c1", "gate", gate="gate")
+    await register(ledger, env)
+    new = env._replace(start_at=later(time, 60))
+    put_off = await ledger.put_off(env, new, encode(new), writer="x")
+    time.seconds += 61 * DAY
+    await settle(ledger, put_off)
+    assert await counters(ledger, "gate") == {HOLD: 1, OK: 1, OPEN: 1, OPENED: 1}
+
+
+async def test_a_group_outlives_a_work_of_it_that_was_brought_back_and_put_off(
+    ledger, time
+):  # P3 Q9
+    await register(ledger, work("w1"), work("c1", "w1"))
+    await settle(ledger, work("w1"))
+    item = await dead_item(ledger, work("c1", "w1"))
+    assert await ends(ledger)
+    back = await ledger.reopen(item, work("c1", "w1"), encode(work("c1", "w1")), writer="r")
+    new = back._replace(start_at=later(time, 60))
+    put_off = await ledger.put_off(back, new, encode(new), writer="x")
+    time.seconds += 61 * DAY
+    settled = await settle(ledger, put_off)
+    assert settled.counter is not None
+    assert await ledger.claim_group_end(settled.counter)
+
+
+async def test_an_end_that_is_claimed_late_does_not_shorten_the_life_of_the_group(
+    ledger, time
+):  # P3 Q9
+    await register(ledger, work("w1"), work("c1", "w1"))
+    await settle(ledger, work("w1"))
+    item = await dead_item(ledger, work("c1", "w1"))
+    _, before = await look(ledger, "w1")
+    back = await ledger.reopen(item, work("c1", "w1"), encode(work("c1", "w1")), writer="r")
+    assert await ledger.claim_group_end(before)  # of the end before it was opened again
+    time.seconds += DAY
+    settled = await settle(ledger, back)
+    assert settled.counter is not None
+    assert await ledger.claim_group_end(settled.counter)
+
+
+@pytest.mark.parametrize("child", [False, True])
+async def test_a_work_that_comes_back_was_not_asked_to_stop(ledger, child):  # S118
+    await register(ledger, work("w1"))
+    env = work("c1", "w1") if child else work("w1")
+    await register(ledger, env)
+    await ledger.ask_to_stop(env.id)
+    item = await dead_item(ledger, env)
+    for _ in range(2):  # the second answers for the first
+        await ledger.reopen(item, env, encode(env), writer="r", cancels=1)
+    assert (await counters(ledger, env.id)).get(CANCEL, 0) == 0
+
+
+async def test_a_key_is_held_while_its_work_is_put_off(ledger, time):  # S136
+    first = (await claim(ledger, work("w1"))).env
+    new = first._replace(start_at=later(time, 60))
+    await ledger.put_off(first, new, encode(new), writer="x")
+    time.seconds += 61 * DAY
+    again = await claim(ledger, work("w2"))
+    assert (again.new, again.env.id) == (False, "w1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from piecework.clock import from_ms
+from piecework.counters import CANCEL
 from piecework.envelope import Envelope, NewerEnvelopeError, decode, encode
 from piecework.errors import InvalidWorkError
 from piecework.ledger import WriteConflictError
@@ -130,7 +131,9 @@ class Redriver:
             if item is None or item.status != "dead":
                 raise WriteConflictError(record)
             try:
-                return await core.ledger.reopen(item, new, encode(new), writer=writer)
+                return await core.ledger.reopen(
+                    item, new, encode(new), writer=writer, cancels=record.count(CANCEL)
+                )
             except WriteConflictError:
                 if new.gate is None:
                     raise

@@ -12,6 +12,7 @@ from piecework.counters import HOLD, OPEN, OPENED
 from piecework.envelope import Envelope, encode
 from piecework.errors import ConflictError
 from piecework.gates import is_drained
+from piecework.ledger.works import LONGEST_GROUP_TTL
 from piecework.ports.store import Change, Record
 from piecework.record import Item, Outcome, read_item, terminal_value, with_header
 
@@ -44,8 +45,11 @@ class GateLedger:
         add = {**first.add, HOLD: 1}
         if env.group_id == env.id:
             add[OPENED] = 1
+        # It is not known how long its works will be put off, and none of them renews its record.
+        life = max(first.ttl or 0.0, LONGEST_GROUP_TTL)
+        lasting = [change._replace(ttl=life) for change in (first, *rest)]
         try:
-            await self._ledger.store.write([first._replace(add=add), *rest])
+            await self._ledger.store.write([lasting[0]._replace(add=add), *lasting[1:]])
         except ConflictError as conflict:
             if conflict.records[0].version > 0:
                 return "there"

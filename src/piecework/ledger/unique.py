@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from piecework.envelope import encode
 from piecework.errors import ConflictError
-from piecework.ledger.works import PENDING_TTL, Registered
+from piecework.ledger.works import LONGEST_GROUP_TTL, PENDING_TTL, Registered
 from piecework.options import is_name
 from piecework.ports.store import Change, Record
 from piecework.record import read_item
@@ -37,7 +37,7 @@ async def register_unique(
     """
     expect = 0
     while True:
-        life = unique_for if unique_for is not None else PENDING_TTL + _until(ledger, env)
+        life = unique_for if unique_for is not None else _longest(ledger, env)
         claim = Change(key, value=env.id, expect=expect, ttl=life)
         try:
             await ledger.store.write([*ledger.register_changes(env, encode(env)), claim])
@@ -82,8 +82,10 @@ async def release_unique(ledger: Ledger, env: Envelope, key: str) -> None:
         return  # somebody has taken it over already
 
 
-def _until(ledger: Ledger, env: Envelope) -> float:
-    return max(0, env.start_at - ledger.now_ms()) / 1000
+def _longest(ledger: Ledger, env: Envelope) -> float:
+    """Longer than the work may be put off, which does not renew its claim; its end releases it."""
+    until = max(0, env.start_at - ledger.now_ms()) / 1000
+    return max(LONGEST_GROUP_TTL, until + PENDING_TTL)
 
 
 def _renamed(env: Envelope, id: str) -> Envelope:

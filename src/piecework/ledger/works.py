@@ -300,7 +300,7 @@ class Ledger:
             ),
             expect=env.version if env.track == "full" else 0,
             add=_ROOT_CLOSES if own else {},
-            ttl=None if own and parent else self._result_ttl,
+            ttl=LONGEST_GROUP_TTL if own and parent else self._result_ttl,
             index=self._index[outcome.status],
             fetch=True,
         )
@@ -361,40 +361,44 @@ class Ledger:
         """Count a request to cancel on the record of a running work."""
         await self.store.write([Change(self.key(id), add={CANCEL: 1})])
 
-    async def reopen(self, item: Item, new: Envelope, body: str, *, writer: str) -> Envelope:
+    async def reopen(
+        self, item: Item, new: Envelope, body: str, *, writer: str, cancels: int = 0
+    ) -> Envelope:
         """Bring a dead work back to pending and count it again; return it at its version.
+
+        Args:
+            item: The dead work.
+            new: Its new life.
+            body: That as text.
+            writer: The token of who brings it back.
+            cancels: How often its old life was asked to stop: the new one was not.
 
         Raises:
             WriteConflictError: The record changed meanwhile.
         """
-        change = Change(
-            self.key(new.id),
-            value=pending_value(body, writer),
-            expect=item.version,
-            ttl=self._life(new),
-            index=self._index["pending"],
-            fetch=True,
-        )
         again = {OPEN: 1, OPENED: 1}
         counter = new.counter
-        if counter is None or counter == new.id:
-            add = again if counter else {}
-            changes = [
-                Change(
-                    change.key,
-                    value=change.value,
-                    expect=change.expect,
-                    add=add,
-                    ttl=change.ttl,
-                    index=change.index,
-                    fetch=True,
-                )
-            ]
-        elif new.gate:
-            counts = {MEMBERS: 1, FAILED: -1}
-            changes = [change, Change(self.key(counter), add=counts, needs=(MEMBERS,))]
-        else:
-            changes = [change, Change(self.key(counter), add=again, ttl=self._life(new))]
+        add = {CANCEL: -cancels} if cancels else {}
+        if counter == new.id:
+            add |= again
+        changes = [
+            Change(
+                self.key(new.id),
+                value=pending_value(body, writer),
+                expect=item.version,
+                add=add,
+                ttl=self._life(new),
+                index=self._index["pending"],
+                fetch=True,
+            )
+        ]
+        if counter is not None and counter != new.id:
+            if new.gate:
+                counts = {MEMBERS: 1, FAILED: -1}
+                changes.append(Change(self.key(counter), add=counts, needs=(MEMBERS,)))
+            else:
+                life = max(self._life(new), LONGEST_GROUP_TTL)
+                changes.append(Change(self.key(counter), add=again, ttl=life))
         records = await self._write_item(changes, writer, "pending")
         return new._replace(version=records[0].version)
 
@@ -426,13 +430,16 @@ class Ledger:
                 expect=item.version,
                 ttl=self._result_ttl,
                 index=self._index[item.status],
+                fetch=True,
             )
             try:
-                await self.store.write([change])
+                ended = (await self.store.write([change]))[0]
             except ConflictError as conflict:
                 current = conflict.records[0]
                 epoch = current.count(OPENED)
             else:
+                if ended.count(OPEN) > 0:  # a redrive has opened it again meanwhile
+                    await self.outlive(self.id_of(current.key))
                 return True
 
     # ---- waiting -------------------------------------------------------------------------------

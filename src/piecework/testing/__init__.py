@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from piecework.testing.conformance import (
+        LedgerConformance,
         PubSubConformance,
         QueueConformance,
         StoreConformance,
     )
 
-__all__ = ["PubSubConformance", "QueueConformance", "StoreConformance"]
+__all__ = ["LedgerConformance", "PubSubConformance", "QueueConformance", "StoreConformance"]
 
 
 def __getattr__(name: str) -> Any:
