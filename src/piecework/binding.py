@@ -20,6 +20,7 @@ from pydantic_core import SchemaError, from_json, to_json
 from piecework.codec import default_codec
 from piecework.errors import ConfigError, InvalidWorkError
 from piecework.explain import invalid_work
+from piecework.failure import message_of, name_of
 from piecework.hints import (
     RESULT,
     awaited,
@@ -201,6 +202,8 @@ class Binding:
             raise invalid_work(error, work_type=self._work_type, field=_RESULT_FIELD) from error
         except LossError as loss:
             raise self._lost(loss, _RESULT_FIELD) from loss
+        except Exception as error:
+            raise self._raised(error, _RESULT_FIELD) from error
         return text if self._codec is None else self._encode(from_json(text), _RESULT_FIELD)
 
     def load_result(self, text: str) -> Any:
@@ -213,12 +216,12 @@ class Binding:
         if is_open(plan.result):
             return self._decode(text)
         shape = self._result or self._result_shape()
-        if self._codec is not None:
-            tree = self._decode(text)
-            plain = plain_tree(tree)
-            # A codec may have changed the order of the keys, and the tag has to be the first.
-            text = to_json(plain if plain is tree else tagged(KEPT, plain)).decode()
         try:
+            if self._codec is not None:
+                tree = self._decode(text)
+                plain = plain_tree(tree)
+                # A codec may have changed the order of the keys, and the tag has to be the first.
+                text = to_json(plain if plain is tree else tagged(KEPT, plain)).decode()
             return shape.load(text)
         except ValidationError as error:
             raise invalid_work(error, work_type=self._work_type, field=_RESULT_FIELD) from error
@@ -232,7 +235,7 @@ class Binding:
             InvalidWorkError: The text is no input of this type.
         """
         if self._codec is None:
-            return plain_tree(self._object(text))
+            return self._plain_mapping(text)
         opened = self._plan().open_fields
         given = self._decoded_mapping(text)
         return {n: _jsonable(v) if n in opened else v for n, v in given.items() if n != TAG}
@@ -255,6 +258,8 @@ class Binding:
             raise self._lost(loss, "") from loss
         except InvalidWorkError as error:
             raise self._named(error) from error
+        except Exception as error:
+            raise self._raised(error, "") from error
 
     def _read(self, text: str) -> dict[str, Any]:
         shape = self._input or self._input_shape()
@@ -282,12 +287,14 @@ class Binding:
         tree = plan.parameters.collect_mapping(given)
         try:
             data: dict[str, Any] = shape.load(to_json(tree).decode())
+            for name in plan.open_fields:
+                if name in data:
+                    data[name] = default_codec.unpack(data[name])
         except ValidationError as error:
             known = plan.parameters.names
             raise invalid_work(error, work_type=self._work_type, known=known) from error
-        for name in plan.open_fields:
-            if name in data:
-                data[name] = default_codec.unpack(data[name])
+        except InvalidWorkError as error:
+            raise self._named(error) from error
         return data
 
     def _write_with_codec(self, shape: Shape, data: dict[str, Any]) -> str:
@@ -336,7 +343,7 @@ class Binding:
     def _object(self, text: str) -> dict[str, Any]:
         try:
             tree = from_json(text)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:  # half of a surrogate pair is a TypeError
             raise InvalidWorkError(
                 f"the text is not JSON: {error}", work_type=self._work_type
             ) from error
@@ -347,6 +354,15 @@ class Binding:
                 fix=f"Its keys are: {', '.join(self.parameters) or 'none'}.",
             )
         return cast("dict[str, Any]", tree)
+
+    def _plain_mapping(self, text: str) -> dict[str, Any]:
+        try:
+            plain = plain_tree(self._object(text))
+        except InvalidWorkError as error:
+            raise self._named(error) from error
+        if not isinstance(plain, dict):
+            raise InvalidWorkError("the input holds no mapping", work_type=self._work_type)
+        return cast("dict[str, Any]", plain)
 
     def _item_renamed(self, given: Mapping[str, Any]) -> dict[str, Any]:
         name = self.parameters[0]
@@ -415,6 +431,14 @@ class Binding:
         inner = loss.field
         place = f"{field}.{inner}" if field and inner and inner[0] != "[" else field + inner
         return InvalidWorkError(loss.problem, work_type=self._work_type, field=place, fix=loss.fix)
+
+    def _raised(self, error: Exception, field: str) -> InvalidWorkError:
+        """What a validator or a method of the value itself has raised."""
+        return InvalidWorkError(
+            f"checking it raised {name_of(error)}: {message_of(error)}",
+            work_type=self._work_type,
+            field=field,
+        )
 
     def _named(self, error: InvalidWorkError) -> InvalidWorkError:
         if error.work_type:

@@ -12,10 +12,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from piecework.errors import ConfigError
+from piecework.errors import ConfigError, shown
 
 Seconds: TypeAlias = float | timedelta
 """A duration at the API: seconds, or a ``timedelta``."""
+
+#: What a ``datetime`` can hold, in milliseconds since 1970: from the year 1, and before 10000.
+EARLIEST_MS = -62_135_596_800_000
+END_MS = 253_402_300_800_000
 
 
 def wall_ms() -> int:
@@ -82,7 +86,7 @@ def to_ms(value: datetime) -> int:
     Raises:
         ConfigError: The time is naive: it could mean any zone.
     """
-    if value.tzinfo is None:
+    if value.utcoffset() is None:
         raise ConfigError(
             f"the time {value.isoformat()} has no time zone; "
             f"pass an aware datetime, such as datetime.now(UTC)"
@@ -96,8 +100,17 @@ def from_ms(value: int) -> datetime:
 
 
 def seconds(value: Seconds) -> float:
-    """A duration at the API as seconds."""
-    return value.total_seconds() if isinstance(value, timedelta) else float(value)
+    """A duration at the API as seconds.
+
+    Raises:
+        ConfigError: It is no number, or too large for a float.
+    """
+    try:
+        return value.total_seconds() if isinstance(value, timedelta) else float(value)
+    except Exception as error:
+        raise ConfigError(
+            f"a duration must be seconds or a timedelta, not {shown(value)}"
+        ) from error
 
 
 async def sleep(delay: float) -> None:

@@ -116,7 +116,7 @@ class DefaultCodec:
             from pydantic_core import from_json
 
             tree = from_json(text)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:  # half of a surrogate pair is a TypeError
             raise InvalidWorkError(f"the text is not JSON: {error}") from error
         # Without the tag's key nothing is tagged, and the parser's own tree is the value.
         return self.unpack(tree) if TAG in text else tree
@@ -272,11 +272,15 @@ class DefaultCodec:
 
     def _read_flag(self, data: dict[str, Any]) -> Enum:
         cls = self._enum_class(data["class"])
+        if not issubclass(cls, Flag):
+            raise TypeError("its class is no flag")
         members = [cls.__members__[name] for name in data["names"]]
         return _united(cls, members)
 
     def _read_exception(self, data: dict[str, Any]) -> BaseException:
         name, text = data["class"], self._read(data["text"])
+        if type(text) is not str:
+            raise TypeError("its text must be a text")
         if "args" in data:
             cls = find_class(name, self._classes)
             args = tuple(self._read(data["args"]))

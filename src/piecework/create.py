@@ -9,6 +9,7 @@ from piecework.codec import Codec, default_codec
 from piecework.doers import Doer, unlimited_doer
 from piecework.engine.hooks import Hooks, Phase
 from piecework.engine.settings import Settings
+from piecework.errors import ConfigError
 from piecework.ids import chance
 from piecework.metrics import Metrics, create_metrics
 from piecework.system import WorkSystem
@@ -109,19 +110,19 @@ def create_work(
         >>> async with work:
         ...     assert await work.run(add(1, 2)) == 3
     """
-    lease = seconds(visibility)
-    beat = lease / 3 if heartbeat is None else seconds(heartbeat)
+    lease = _seconds("visibility", visibility)
+    beat = lease / 3 if heartbeat is None else _seconds("heartbeat", heartbeat)
     settings = Settings(
-        poll_interval=seconds(poll_interval),
+        poll_interval=_seconds("poll_interval", poll_interval),
         visibility=lease,
         heartbeat=beat,
-        start_after=seconds(start_after),
-        result_ttl=seconds(result_ttl),
+        start_after=_seconds("start_after", start_after),
+        result_ttl=_seconds("result_ttl", result_ttl),
         prefix=prefix,
         redrive_count=redrive_count,
         max_redrives=max_redrives,
-        backlog_after=seconds(backlog_after),
-        backlog_every=seconds(backlog_every),
+        backlog_after=_seconds("backlog_after", backlog_after),
+        backlog_every=_seconds("backlog_every", backlog_every),
     )
     settings.check()
     ports = complete_ports(queue, pubsub, store, now)
@@ -150,3 +151,10 @@ def create_work(
         now=now,
         random=random or chance,
     )
+
+
+def _seconds(name: str, value: Seconds) -> float:
+    try:
+        return seconds(value)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from piecework.errors import ConfigError
+from piecework.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,7 +121,7 @@ def parse_cron(expr: str) -> CronExpression:
         (0, 20, 40)
     """
     if not isinstance(expr, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users pass anything
-        raise ConfigError(f"cron must be a text such as '0 8 * * 1', not {expr!r}")
+        raise ConfigError(f"cron must be a text such as '0 8 * * 1', not {shown(expr)}")
     text = " ".join(expr.split())
     parts = _alias(text).split()
     if len(parts) != len(_FIELDS):
@@ -145,10 +145,13 @@ def load_zone(tz: str) -> ZoneInfo:
         ConfigError: There is no zone of that name.
     """
     try:
+        if not isinstance(tz, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users pass anything
+            raise TypeError("a text is needed")
         return ZoneInfo(tz)
     except (ZoneInfoNotFoundError, ValueError, TypeError, AttributeError, OSError) as error:
         raise ConfigError(
-            f"tz: there is no time zone {tz!r}; use an IANA name such as 'UTC' or 'Europe/Paris'"
+            f"tz: there is no time zone {shown(tz)}; "
+            f"use an IANA name such as 'UTC' or 'Europe/Paris'"
         ) from error
 
 
@@ -181,14 +184,17 @@ def next_after(expr: str | CronExpression, after: datetime, tz: str = "UTC") -> 
         >>> str(next_after("0 8 * * mon", datetime(2017, 10, 24, tzinfo=UTC), "Europe/Amsterdam"))
         '2017-10-30 08:00:00+01:00'
     """
-    cron = parse_cron(expr) if isinstance(expr, str) else expr
+    cron = expr if isinstance(expr, CronExpression) else parse_cron(expr)
     zone = load_zone(tz)
-    if after.tzinfo is None:
+    if not isinstance(after, datetime) or after.utcoffset() is None:  # pyright: ignore[reportUnnecessaryIsInstance] - users pass anything
         raise ConfigError(
-            f"the time {after.isoformat()} has no time zone; "
+            f"the time {shown(after)} has no time zone; "
             f"pass an aware datetime, such as datetime.now(UTC)"
         )
-    return next_in_zone(cron, after, zone)
+    try:
+        return next_in_zone(cron, after, zone)
+    except OverflowError:  # the year 10000
+        return None
 
 
 def next_in_zone(cron: CronExpression, after: datetime, zone: ZoneInfo) -> datetime | None:

@@ -16,7 +16,7 @@ from typing import (
 
 from piecework.clock import Seconds, seconds
 from piecework.definitions import BatchPolicy, TypeOptions, WorkType
-from piecework.errors import ConfigError
+from piecework.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -236,11 +236,14 @@ def define_batch_work(
 
 
 def _batch_policy(name: str, size: object, max_wait: Seconds) -> BatchPolicy:
-    wait = seconds(max_wait)
+    try:
+        wait = seconds(max_wait)
+    except ConfigError as error:
+        raise ConfigError(f"work type {shown(name)}: max_wait: {error}") from error
     if type(size) is not int or size < 1 or not 0 <= wait < float("inf"):
         raise ConfigError(
-            f"work type {name!r}: size must be a whole number from 1 and max_wait at least 0 "
-            f"seconds, not {size!r} and {wait:g}"
+            f"work type {shown(name)}: size must be a whole number from 1 and max_wait at least 0 "
+            f"seconds, not {shown(size)} and {wait:g}"
         )
     return BatchPolicy(size, wait)
 
@@ -248,5 +251,7 @@ def _batch_policy(name: str, size: object, max_wait: Seconds) -> BatchPolicy:
 def _name_of(fn: Callable[..., Any]) -> str:
     name = getattr(fn, "__name__", "")
     if not name or name == "<lambda>":
-        raise ConfigError(f"{fn!r} has no name of its own; give one: define_work('name', handler)")
+        raise ConfigError(
+            f"{shown(fn)} has no name of its own; give one: define_work('name', handler)"
+        )
     return str(name)

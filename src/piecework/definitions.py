@@ -19,13 +19,14 @@ from typing import (
 )
 
 from piecework.context import WorkContext
-from piecework.errors import ConfigError, InvalidWorkError
+from piecework.errors import ConfigError, InvalidWorkError, shown
 from piecework.options import (
     NO_OPTIONS,
     ExecutorKind,
     Options,
     Track,
     WorkOptions,
+    is_name,
     parse_options,
 )
 from piecework.running import new_id
@@ -203,12 +204,13 @@ class WorkType(Generic[P, R_co]):
             raise ConfigError(
                 f"work type {type!r}: there is no option {unknown[0]!r}. Known: {known}."
             )
-        named = isinstance(type, str) and type != ""  # pyright: ignore[reportUnnecessaryIsInstance] - not all callers are checked
-        if not named or not callable(fn) or isinstance(fn, WorkType):
+        given: object = fn
+        if not is_name(type) or not callable(fn) or isinstance(fn, WorkType):
             raise ConfigError(
-                f"work type {type!r}: a name and a handler are needed, and the handler is a "
-                f"function, not {fn!r}; the one of a work type is its .fn"
+                f"work type {shown(type)}: a name and a handler are needed, and the handler is a "
+                f"function, not {shown(given)}; the one of a work type is its .fn"
             )
+        _check_parts(type, options)
         self.type = type
         self.fn = fn
         self.options = options
@@ -235,10 +237,10 @@ class WorkType(Generic[P, R_co]):
     def _executor(self, asked: ExecutorKind | None) -> ExecutorKind:
         if asked is None:
             return "loop" if self.is_async else "thread"
-        if asked not in ("loop", "thread", "process"):
+        if not isinstance(asked, str) or asked not in ("loop", "thread", "process"):  # pyright: ignore[reportUnnecessaryIsInstance] - not all callers are checked
             raise ConfigError(
                 f"work type {self.type!r}: executor must be 'loop', 'thread' or 'process', "
-                f"not {asked!r}"
+                f"not {shown(asked)}"
             )
         if asked == "thread" and self.is_async:
             raise ConfigError(
@@ -292,6 +294,25 @@ def check_distinct(works: Sequence[Work[Any]]) -> None:
         seen.add(work.id)
 
 
+#: What the options that are objects must have, by their names.
+_PARTS: dict[str, tuple[tuple[str, ...], str]] = {
+    "doer": (("do", "available", "subscribe"), "a doer, such as balanced_doer(max=10)"),
+    "queue": (("push", "pop", "capabilities"), "a queue, such as MemoryQueue()"),
+    "codec": (("encode", "decode"), "an object with encode and decode"),
+    "options": (("__call__",), "a function of the handler's arguments"),
+    "on_event": (("__call__",), "a function of an event"),
+    "on_failure": (("__call__",), "a function of an error and a WorkInfo"),
+    "log_context": (("__call__",), "a function of the input"),
+}
+
+
+def _check_parts(type: str, options: TypeOptions) -> None:
+    for name, (methods, wanted) in _PARTS.items():
+        value = options.get(name)
+        if value is not None and not all(hasattr(value, method) for method in methods):
+            raise ConfigError(f"work type {type!r}: {name} must be {wanted}, not {shown(value)}")
+
+
 def _timeout(type: str, value: Seconds | None) -> float | None:
     return parse_options({"timeout": value}, type).timeout
 
@@ -299,9 +320,9 @@ def _timeout(type: str, value: Seconds | None) -> float | None:
 def _level(type: str, options: TypeOptions) -> Options:
     levels = ("retry", "priority", "group", "skip_queue", "timeout")
     own = {name: value for name, value in options.items() if name in levels}
-    if options.get("track", "full") not in ("full", "result", "none"):
+    track: object = options.get("track", "full")
+    if not isinstance(track, str) or track not in ("full", "result", "none"):
         raise ConfigError(
-            f"work type {type!r}: track must be 'full', 'result' or 'none', "
-            f"not {options.get('track')!r}"
+            f"work type {type!r}: track must be 'full', 'result' or 'none', not {shown(track)}"
         )
     return parse_options(own, type)

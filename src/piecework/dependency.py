@@ -7,12 +7,15 @@ puts itself off with a growing delay, so that it survives restarts and uses no p
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, cast
 
 from piecework.clock import Seconds, seconds
 from piecework.definitions import Work, WorkType
-from piecework.errors import InvalidWorkError
-from piecework.gates import DEPENDENCY_TYPE, When, check_when
+from piecework.errors import InvalidWorkError, shown
+from piecework.gates import DEPENDENCY_TYPE, SHORTEST_POLL, When, check_when
+from piecework.options import is_name
 from piecework.packing import pack_work
 from piecework.retry import Retry
 
@@ -58,17 +61,22 @@ def dependency(
         >>> first = add(1, 2)
         >>> after = dependency([first], report())
     """
-    works = [queue] if isinstance(queue, Work) else list(queue)
+    ids = [one.id if isinstance(one, Work) else one for one in _several("on", on)]
+    works: list[Any] = [queue] if isinstance(queue, Work) else _several("queue", queue)
+    if not all(is_name(id) for id in ids):
+        raise _unusable("on", "takes ids and works", ids)
+    if not all(isinstance(work, Work) for work in works):
+        raise _unusable("queue", "takes works", works)
     pause = seconds(poll)
     limit = None if timeout is None else seconds(timeout)
-    if pause < _SHORTEST_POLL or (limit is not None and limit <= 0):
+    if not SHORTEST_POLL <= pause < math.inf or (limit is not None and not 0 < limit < math.inf):
         raise InvalidWorkError(
-            f"poll must be at least {_SHORTEST_POLL:g} s and timeout above 0 s, "
+            f"poll must be at least {SHORTEST_POLL:g} s and timeout above 0 s, "
             f"not {pause:g} and {limit}",
             work_type=DEPENDENCY_TYPE,
         )
     spec = {
-        "on": [one.id if isinstance(one, Work) else one for one in on],
+        "on": ids,
         "queue": [pack_work(work) for work in works],
         "when": check_when(when),
         "poll": pause,
@@ -77,4 +85,16 @@ def dependency(
     return Work(_BUILT_IN, json.dumps({"spec": json.dumps(spec)}))
 
 
-_SHORTEST_POLL = 0.05
+def _several(field: str, values: Any) -> list[Any]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise _unusable(field, "takes a list", values)
+    return list(cast("Iterable[Any]", values))
+
+
+def _unusable(field: str, problem: str, value: object) -> InvalidWorkError:
+    return InvalidWorkError(
+        f"{problem}, not {shown(value)}",
+        work_type=DEPENDENCY_TYPE,
+        field=field,
+        fix="Pass what enqueue takes and returns: dependency([handle.id, work], then()).",
+    )

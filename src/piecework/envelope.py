@@ -6,7 +6,8 @@ import functools
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from piecework.errors import InvalidWorkError
+from piecework.clock import EARLIEST_MS, END_MS
+from piecework.errors import InvalidWorkError, PieceworkError
 from piecework.retry import Retry
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def _from_json(text: str) -> Any:
     return value if end == len(text) else json.loads(text)
 
 
-class NewerEnvelopeError(Exception):
+class NewerEnvelopeError(PieceworkError):
     """The message was written by a newer release; ``work_type`` is its type, if readable."""
 
     def __init__(self, version: int, work_type: str) -> None:
@@ -142,16 +143,17 @@ def _is_int(value: Any) -> bool:
     return type(value) is int
 
 
-def _is_time(value: Any) -> bool:
-    return type(value) is int and -_FAR < value < _FAR
+def is_time(value: Any) -> bool:
+    """Whether a value is a time in milliseconds that a ``datetime`` can hold."""
+    return type(value) is int and EARLIEST_MS <= value < END_MS
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < _FAR
+    return type(value) is int and 0 <= value < END_MS
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in {int, float} and 0 < value < _FAR
+    return type(value) in {int, float} and 0 < value < END_MS
 
 
 def _is_trace(value: Any) -> bool:
@@ -161,7 +163,6 @@ def _is_trace(value: Any) -> bool:
     )
 
 
-_FAR = 253_402_300_800_000  # the year 10000, in milliseconds: what a datetime cannot hold
 _TRACKS = frozenset({"full", "result", "none"})
 
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -169,8 +170,8 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "type": (_is_text, "a text"),
     "input": (lambda value: isinstance(value, str), "a text"),
     "group_id": (_is_text, "a text"),
-    "queue_at": (_is_time, "a time in milliseconds"),
-    "start_at": (_is_time, "a time in milliseconds"),
+    "queue_at": (is_time, "a time in milliseconds"),
+    "start_at": (is_time, "a time in milliseconds"),
     "attempt": (lambda value: _is_count(value) and value > 0, "a count from 1"),
     "priority": (_is_int, "a whole number"),
     "group": (_is_text, "a text"),
@@ -180,10 +181,10 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "turn": (_is_count, "a count"),
     "track": (lambda value: isinstance(value, str) and value in _TRACKS, "a tracking level"),
     "timeout": (_is_number, "seconds"),
-    "deadline": (_is_time, "a time in milliseconds"),
+    "deadline": (is_time, "a time in milliseconds"),
     "upstream": (_is_text, "a text"),
     "unique": (_is_text, "a text"),
-    "unique_until": (_is_time, "a time in milliseconds"),
+    "unique_until": (is_time, "a time in milliseconds"),
     "redrives": (_is_count, "a count"),
     "trace": (_is_trace, "texts by name"),
     "recheck": (lambda value: isinstance(value, bool), "true or false"),
@@ -207,6 +208,8 @@ def decode(body: str) -> Envelope:
     if type(data) is not dict:
         raise InvalidWorkError(f"bad message: a JSON object is needed, not {_kind(data)}")
     fields: dict[str, Any] = data  # pyright: ignore[reportUnknownVariableType] - JSON has text keys
+    if "\\u" in body or not body.isascii():
+        _check_text(body, fields)
     version = fields.pop("v", None)
     if version != ENVELOPE_VERSION or type(version) is not int:
         _check_version(version, fields)
@@ -228,9 +231,9 @@ def _plain(fields: dict[str, Any]) -> Envelope | None:
         and type(queue_at) is type(start_at) is type(version) is int
         and id != ""
         and type_ != ""
-        and -_FAR < queue_at < _FAR
-        and -_FAR < start_at < _FAR
-        and 0 <= version < _FAR
+        and EARLIEST_MS <= queue_at < END_MS
+        and EARLIEST_MS <= start_at < END_MS
+        and 0 <= version < END_MS
     ):
         return Envelope(id, type_, text, id, queue_at, start_at, 1, 0, None, retry, version)
     return None
@@ -256,6 +259,16 @@ def _checked(fields: dict[str, Any]) -> Envelope:
             raise InvalidWorkError("bad message: it is missing", work_type=shown, field=name)
     fields.setdefault("group_id", fields["id"])
     return Envelope(retry=retry, **fields)
+
+
+def _check_text(body: str, fields: dict[str, Any]) -> None:
+    """Refuse halves of surrogate pairs: no store could keep what is made of them."""
+    try:
+        body.encode()
+        if "\\u" in body:
+            json.dumps(fields, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidWorkError("bad message: it holds half of a surrogate pair") from error
 
 
 def _check_version(version: Any, fields: dict[str, Any]) -> None:

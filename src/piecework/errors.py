@@ -14,6 +14,20 @@ if TYPE_CHECKING:
     from piecework.ports.store import Record
 
 
+#: The most characters of a value that an error shows.
+_MOST_SHOWN = 200
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it: short, and whatever its ``repr`` does."""
+    try:
+        text = repr(value)
+        text = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+        return text if text.isascii() else text.encode(errors="replace").decode()
+    except Exception:  # noqa: BLE001 - any error may come out of a value's own __repr__
+        return f"a {type(value).__name__}"
+
+
 class PieceworkError(Exception):
     """The root of all errors of this library."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, TypedDict, cast
 
 from piecework.counters import FAILED, HOLD, MEMBERS, OK
-from piecework.errors import InvalidWorkError
+from piecework.errors import InvalidWorkError, shown
 from piecework.state import TERMINAL, WorkState
 
 if TYPE_CHECKING:
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 #: The built-in work type of gates and dependencies.
 DEPENDENCY_TYPE = "@piecework/gate"
+
+#: Seconds: the shortest pause between two looks of a dependency.
+SHORTEST_POLL = 0.05
 
 #: How many ids stand in one page beside a gate: below every store's limit of a value.
 PAGE_SIZE = 1000
@@ -60,9 +63,22 @@ class GateSpec:
 
     @staticmethod
     def decode(text: str) -> GateSpec:
-        """Read a spec from JSON text."""
-        data = json.loads(text)
-        return GateSpec(tuple(data["then"]), data["when"], data["total"])
+        """Read a spec from JSON text.
+
+        Raises:
+            InvalidWorkError: It is none.
+        """
+        try:
+            data = json.loads(text)
+            then, when, total = tuple(data["then"]), check_when(data["when"]), data["total"]
+            if not isinstance(total, int) or not all(isinstance(body, str) for body in then):
+                raise TypeError("a value is of another kind")
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
+            raise InvalidWorkError(
+                f"its spec cannot be read ({type(error).__name__}: {error})",
+                work_type=DEPENDENCY_TYPE,
+            ) from error
+        return GateSpec(then, when, total)
 
 
 _COUNT_KEYS = {"count", "of"}
@@ -74,7 +90,8 @@ def check_when(when: Any) -> When:
     Raises:
         InvalidWorkError: It is none of the known ones; the text lists them.
     """
-    if when in ("all-done", "all-success"):
+    asked: object = when
+    if isinstance(when, str) and when in ("all-done", "all-success"):
         return cast("When", when)
     if isinstance(when, Mapping):
         given = cast("Mapping[str, Any]", when)
@@ -83,12 +100,13 @@ def check_when(when: Any) -> When:
         if (
             type(count) is int
             and count >= 0
+            and isinstance(of, str)
             and of in ("success", "done")
             and given.keys() <= _COUNT_KEYS
         ):
             return CountOf(count=count, of=of)
     raise InvalidWorkError(
-        f"cannot be {when!r}",
+        f"cannot be {shown(asked)}",
         work_type=DEPENDENCY_TYPE,
         field="when",
         fix="Use 'all-done', 'all-success' or {'count': n, 'of': 'success' or 'done'}.",

@@ -103,7 +103,7 @@ def _resolve(
     holder.__annotations__ = {"it": annotation}
     try:
         hints = typing.get_type_hints(holder, outer, inner, include_extras=True)
-    except (NameError, AttributeError, SyntaxError, TypeError) as error:
+    except Exception as error:
         what = "its return annotation" if name == RESULT else f"the annotation of {name!r}"
         raise ConfigError(
             f"work type {work_type!r}: {what} cannot be resolved ({error}). "

@@ -20,9 +20,14 @@ def chance() -> float:
     return random.random()  # noqa: S311, TID251 - spreads retries; nothing secret hangs on it
 
 
+def entropy(size: int) -> bytes:
+    """Random bytes from the operating system. The simulator replaces this function."""
+    return os.urandom(size)
+
+
 def random_id() -> str:
     """A random id in the form of a UUID version 4 (RFC 9562)."""
-    raw = bytearray(os.urandom(16))
+    raw = bytearray(entropy(16))
     raw[6] = (raw[6] & 0x0F) | 0x40
     raw[8] = (raw[8] & 0x3F) | 0x80
     text = raw.hex()

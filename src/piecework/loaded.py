@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from enum import Enum
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -55,10 +56,20 @@ def find_class(name: str, known: Mapping[str, type]) -> type | None:
     module_name, _, qualname = name.partition(":")
     found = sys.modules.get(module_name)
     for part in qualname.split("."):
-        found = getattr(found, "__dict__", _NOTHING).get(part)
-    if not isinstance(found, type) or class_name(found) != name:
+        found = _names_in(found).get(part)
+    if not issubclass(type(found), type) or class_name(found) != name:
         return None
-    return found
+    return cast("type", found)
+
+
+def _names_in(found: Any) -> Mapping[str, Any]:
+    """What stands in a module or a class, without a word to their own ``__getattribute__``.
+
+    A module that is loaded late would be loaded by that, and a proxy would ask what it stands for.
+    """
+    if issubclass(type(found), ModuleType):
+        return object.__getattribute__(found, "__dict__")
+    return type.__getattribute__(found, "__dict__") if issubclass(type(found), type) else _NOTHING
 
 
 def find_enum(name: str, known: Mapping[str, type]) -> type[Enum] | None:
@@ -87,6 +98,6 @@ def rebuild_exception(
             error = make.__new__(cls, *args)
             make.__init__(error, *args)
         error.__dict__.update(attributes)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, ArithmeticError):
         return None
     return cast("BaseException", error)

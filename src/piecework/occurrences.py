@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
 from piecework.clock import Seconds, from_ms, seconds, to_ms
 from piecework.cron import CronExpression, load_zone, next_in_zone, parse_cron
-from piecework.errors import ConfigError
+from piecework.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -207,13 +207,13 @@ def recurrence(
             f"a schedule takes exactly one of cron=, every= and next=, not "
             f"{' and '.join(given) or 'none of them'}"
         )
-    if catch_up not in get_args(CatchUp):
-        raise ConfigError(f"catch_up must be 'skip', 'one' or 'all', not {catch_up!r}")
+    if not isinstance(catch_up, str) or catch_up not in get_args(CatchUp):  # pyright: ignore[reportUnnecessaryIsInstance] - users pass anything
+        raise ConfigError(f"catch_up must be 'skip', 'one' or 'all', not {shown(catch_up)}")
     expression = None if cron is None else parse_cron(cron)
     if expression is not None and not expression.possible:
         raise ConfigError(f"cron {cron!r} is never due: its months have no such day")
     if next is not None and (not callable(next) or iscoroutinefunction(next)):
-        raise ConfigError(f"next must be a plain function of a datetime, not {next!r}")
+        raise ConfigError(f"next must be a plain function of a datetime, not {shown(next)}")
     every_ms = None if every is None else _every_ms(every)
     return Recurrence(expression, every_ms, next, load_zone(tz), catch_up)
 
@@ -221,11 +221,11 @@ def recurrence(
 def _every_ms(every: Seconds) -> int:
     try:
         value = seconds(every)
-    except (TypeError, ValueError):
+    except ConfigError:
         value = math.nan
     if not SHORTEST_MS <= value * 1000 < math.inf:  # NaN is refused too
         raise ConfigError(
-            f"every must be 1 second or more, in seconds or a timedelta, not {every!r}"
+            f"every must be 1 second or more, in seconds or a timedelta, not {shown(every)}"
         )
     return round(value * 1000)
 
@@ -247,7 +247,7 @@ def _result_ms(result: object, after_ms: int) -> int | None:
         found = after_ms + round(result * 1000)
     else:
         raise ConfigError(
-            f"next must return a datetime, a timedelta, seconds or None, not {result!r}"
+            f"next must return a datetime, a timedelta, seconds or None, not {shown(result)}"
         )
     if found - after_ms < SHORTEST_MS:
         raise ConfigError(

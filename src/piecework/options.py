@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from piecework.clock import Seconds, seconds, to_ms
-from piecework.errors import ConfigError, InvalidWorkError
+from piecework.errors import ConfigError, InvalidWorkError, shown
 from piecework.retry import Retry, merge
 
 if TYPE_CHECKING:
@@ -127,9 +127,21 @@ def _checked(name: str, value: Any, work_type: str) -> Any:
         raise InvalidWorkError(str(error), work_type=work_type, field=name) from error
     kind, wanted = _KINDS[name]
     fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-    if not fits or value == "":
-        raise InvalidWorkError(f"must be {wanted}, not {value!r}", work_type=work_type, field=name)
+    if not fits or (kind is str and not is_name(value)) or (kind is int and abs(value) >= _HUGE):
+        raise InvalidWorkError(
+            f"must be {wanted}, not {shown(value)}", work_type=work_type, field=name
+        )
     return value
+
+
+def is_name(value: Any) -> bool:
+    """Whether a value can name something everywhere: a text of Unicode that is not empty."""
+    if not isinstance(value, str) or value == "":
+        return False
+    try:
+        return value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
 
 
 _KINDS: dict[str, tuple[type, str]] = {
@@ -162,9 +174,14 @@ def _time(name: str, value: Any) -> Any:
         moment = to_ms(value)
         return moment if name == "run_at" else value
     if name == "deadline" and _is_duration(value):
-        return seconds(value)
-    raise ConfigError(f"must be an aware datetime, such as datetime.now(UTC), not {value!r}")
+        amount = seconds(value)
+        if not abs(amount) < LONGEST_DELAY:
+            raise ConfigError(f"must be under {LONGEST_DELAY:.0f} seconds, not {amount:g}")
+        return amount
+    raise ConfigError(f"must be an aware datetime, such as datetime.now(UTC), not {shown(value)}")
 
 
 #: Seconds: a century; what is longer is a mistake of units.
 LONGEST_DELAY = 100 * 366 * 86400.0
+#: Priorities of this many or more are no numbers for every store.
+_HUGE = 2**63

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from piecework.definitions import Work
-from piecework.options import Options
+from piecework.errors import InvalidWorkError
+from piecework.options import Options, is_name
 from piecework.retry import Retry
 
 if TYPE_CHECKING:
@@ -53,8 +54,18 @@ def read_options(plain: dict[str, Any]) -> Options:
 
 
 def unpack_work(type_of: Callable[[str], WorkType[..., Any]], packed: dict[str, Any]) -> Work[Any]:
-    """The work that ``pack_work`` wrote; ``type_of`` gives the type of a name."""
-    work_type = type_of(packed["type"])
-    return Work(
-        work_type, packed["input"], id=packed["id"], options=read_options(packed["options"])
-    )
+    """The work that ``pack_work`` wrote; ``type_of`` gives the type of a name.
+
+    Raises:
+        InvalidWorkError: It is none that it wrote.
+    """
+    try:
+        id, input = packed["id"], packed["input"]
+        if not is_name(id) or not isinstance(input, str):
+            raise TypeError("its id and its input must be texts")
+        return Work(type_of(packed["type"]), input, id=id, options=read_options(packed["options"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidWorkError(
+            f"a packed work cannot be read ({type(error).__name__}: {error})",
+            fix="Make it with pack_work.",
+        ) from error

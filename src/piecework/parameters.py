@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, NotRequired, cast, get_args, get_origin
+from typing import Any, NoReturn, NotRequired, cast, get_args, get_origin
 
 import typing_extensions
 from typing_extensions import TypedDict
 
 from piecework.errors import ConfigError, InvalidWorkError
 from piecework.hints import is_open, item_of, names_class
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _EMPTY = inspect.Parameter.empty
 
@@ -107,7 +105,10 @@ class Parameters:
         others = {name: value for name, value in mapping.items() if name not in data}
         if self.extra is None:
             self._unknown(next(iter(others)))
-        data[self.extra] = {**data.get(self.extra, {}), **others}
+        inner = data.get(self.extra, {})
+        if not isinstance(inner, Mapping):
+            self._fail("must be a mapping", self.extra, "Pass its entries by their own names.")
+        data[self.extra] = {**inner, **others}
         return data
 
     def arrange(self, data: dict[str, Any], context: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

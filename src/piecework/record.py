@@ -10,10 +10,10 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from piecework.clock import from_ms
+from piecework.clock import END_MS, from_ms
 from piecework.envelope import Envelope, NewerEnvelopeError, decode
-from piecework.errors import InvalidWorkError
-from piecework.state import TERMINAL, Progress, Status, WorkState
+from piecework.errors import InvalidWorkError, shown
+from piecework.state import TERMINAL, Status, WorkState, read_progress
 
 if TYPE_CHECKING:
     from piecework.ports.store import Record
@@ -50,12 +50,14 @@ class Item:
         header: What the first line says beside the status.
         payload: The envelope or the result, as text.
         version: The version of the record: the fencing token.
+        key: Where it stands.
     """
 
     status: Status
     header: dict[str, Any]
     payload: str
     version: int
+    key: str
 
     @property
     def terminal(self) -> bool:
@@ -68,8 +70,15 @@ class Item:
         return self.header.get("w")
 
     def envelope(self) -> Envelope:
-        """The envelope of a work that is not terminal, or is dead, at the version of the record."""
+        """The envelope of a work that is not terminal, or is dead, at the version of the record.
+
+        Raises:
+            InvalidWorkError: There is none, or it is another work's.
+            NewerEnvelopeError: A newer release has written it.
+        """
         env = decode(self.payload)
+        if not self.key.endswith(f":{env.id}"):
+            raise _corrupt(self.key, f"it holds the work {env.id!r}")
         attempt = self.header.get("a", env.attempt) if self.status == "running" else env.attempt
         return env._replace(version=self.version, attempt=attempt)
 
@@ -98,7 +107,7 @@ def read_item(record: Record) -> Item | None:
     if status not in _STATUSES:
         raise _corrupt(record.key, "it starts with no status")
     if not text:
-        return Item(cast("Status", status), {}, payload, record.version)
+        text = "{}"
     try:
         header: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -106,7 +115,30 @@ def read_item(record: Record) -> Item | None:
     if not isinstance(header, dict):
         raise _corrupt(record.key, "its header is not a JSON object")
     known = cast("dict[str, Any]", header)
-    return Item(cast("Status", status), known, payload, record.version)
+    _check_header(record.key, status, known)
+    return Item(cast("Status", status), known, payload, record.version, record.key)
+
+
+def _check_header(key: str, status: str, header: dict[str, Any]) -> None:
+    for name, value in header.items():
+        kind = _KINDS.get(name)
+        if kind is None:
+            continue
+        if type(value) is not kind or (kind is int and not -END_MS < value < END_MS):
+            raise _corrupt(key, f"its header is not ours ({name}: {shown(value)})")
+    if status in TERMINAL and not header.keys() >= _ENDED:
+        raise _corrupt(key, "its header says too little")
+
+
+#: What the fields of a header are; the numbers are counts and times in milliseconds.
+_KINDS: dict[str, type] = {
+    **dict.fromkeys(("t", "w", "g", "gid", "pid", "gate", "err", "et", "tb"), str),
+    **dict.fromkeys(("a", "q", "s", "e", "r", "l", "done"), int),
+    "drained": bool,
+    "pr": list,
+}
+#: What the header of a terminal work always says: type, attempt, and when it was what.
+_ENDED = frozenset({"t", "a", "q", "s", "e"})
 
 
 _STATUSES = TERMINAL | {"pending", "running"}
@@ -193,8 +225,6 @@ def read_state(id: str, record: Record) -> WorkState | None:
 def _state_of(id: str, item: Item) -> WorkState:
     header = item.header
     if item.terminal:
-        if not isinstance(header["t"], str) or type(header["a"]) is not int:
-            raise TypeError(header["t"], header["a"])
         return WorkState(
             id=id,
             type=header["t"],
@@ -211,7 +241,6 @@ def _state_of(id: str, item: Item) -> WorkState:
             parent_id=header.get("pid"),
         )
     env = item.envelope()
-    progress = header.get("pr")
     return WorkState(
         id=id,
         type=env.type,
@@ -224,5 +253,5 @@ def _state_of(id: str, item: Item) -> WorkState:
         group=env.group,
         group_id=env.group_id,
         parent_id=env.parent_id,
-        progress=Progress(*progress) if progress else None,
+        progress=read_progress(header.get("pr")),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from typing import (
 )
 
 from piecework.clock import Seconds, seconds, sleep
-from piecework.errors import ConfigError
+from piecework.errors import ConfigError, shown
 from piecework.failure import cause_of
 from piecework.signals import RetryAbort, WorkSignal
 
@@ -42,6 +43,9 @@ Given: TypeAlias = tuple[int | None, float | None, float | None, float | None, f
 RetryTuple: TypeAlias = tuple[int, float, float, float, float]
 
 _CORE: Final[RetryTuple] = (3, 1.0, 2.0, 30.0, 0.5)
+
+#: Attempts of this many or more are a mistake: no JSON parser needs to take the number.
+_ENDLESS: Final = 2**63
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
@@ -110,8 +114,10 @@ class Retry:
         """
         try:
             return _restored(tuple(values))
-        except TypeError:
-            raise ConfigError(f"retry: five numbers are needed, not {values!r}") from None
+        except ConfigError:
+            raise
+        except Exception:  # noqa: BLE001 - whatever comes of values that are none
+            raise ConfigError(f"retry: five numbers are needed, not {shown(values)}") from None
 
     def __eq__(self, other: object) -> bool:
         return self.given == other.given if isinstance(other, Retry) else NotImplemented
@@ -132,8 +138,8 @@ _FIELDS: Final = ("attempts", "base", "factor", "max", "jitter")
 def _attempts(value: int | None) -> int | None:
     if value is None:
         return None
-    if type(value) is not int or value < 1:
-        raise ConfigError(f"retry: attempts must be a whole number from 1, not {value!r}")
+    if type(value) is not int or not 1 <= value < _ENDLESS:
+        raise ConfigError(f"retry: attempts must be a whole number from 1, not {shown(value)}")
     return value
 
 
@@ -144,11 +150,12 @@ def _number(
         return None
     of_numbers = isinstance(value, (int, float)) and not isinstance(value, bool)
     if of_numbers or (unit and isinstance(value, timedelta)):
-        number = seconds(value)
-        if low <= number <= high and number != math.inf:
-            return number
+        with contextlib.suppress(ConfigError):  # said below, with the name
+            number = seconds(value)
+            if low <= number <= high and number != math.inf:
+                return number
     limits = f"from {low}" if high == math.inf else f"from {low} to {high}"
-    raise ConfigError(f"retry: {name} must be a finite number {limits}{unit}, not {value!r}")
+    raise ConfigError(f"retry: {name} must be a finite number {limits}{unit}, not {shown(value)}")
 
 
 @lru_cache(maxsize=1024)

@@ -103,7 +103,7 @@ class Shape:
             InvalidWorkError: A tag in it is malformed.
         """
         if text.startswith(_KEPT_START):
-            return self._reader.validate_python(default_codec.unpack(from_json(text)[VALUE]))
+            return self._reader.validate_python(default_codec.unpack(_kept(text)))
         return self._reader.validate_json(text)
 
     def _dump_checked(self, value: Any) -> str:
@@ -148,10 +148,24 @@ def _schema_of(annotation: Any) -> Any:
 
 
 def plain_tree(tree: Any) -> Any:
-    """The JSON-able value in a tree that ``dump`` wrote, without the mark of its form."""
+    """The JSON-able value in a tree that ``dump`` wrote, without the mark of its form.
+
+    Raises:
+        InvalidWorkError: It is marked and holds nothing.
+    """
     if isinstance(tree, dict) and cast("dict[str, Any]", tree).get(TAG) == KEPT:
+        if VALUE not in tree:
+            raise InvalidWorkError(f"the tagged value {KEPT!r} is malformed: it holds no value")
         return cast("dict[str, Any]", tree)[VALUE]
     return cast("Any", tree)
+
+
+def _kept(text: str) -> Any:
+    try:
+        tree = from_json(text)
+    except (ValueError, TypeError) as error:
+        raise InvalidWorkError(f"the text is not JSON: {error}") from error
+    return plain_tree(tree)
 
 
 def _failure(error: Exception) -> Difference:

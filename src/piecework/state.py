@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -42,6 +42,23 @@ class Progress:
     done: float
     total: float | None = None
     message: str = ""
+
+
+def read_progress(values: Any) -> Progress | None:
+    """The progress that was sent or kept as done, total and message; ``None`` for anything else."""
+    if not isinstance(values, list) or not 1 <= len(cast("list[Any]", values)) <= 3:
+        return None
+    parts: list[Any] = [*values, None, None]
+    done, total, message = parts[:3]
+    fits = (
+        type(done) in _NUMBERS
+        and (total is None or type(total) in _NUMBERS)
+        and (message is None or isinstance(message, str))
+    )
+    return Progress(done, total, message or "") if fits else None
+
+
+_NUMBERS = (int, float)
 
 
 @dataclass(frozen=True, slots=True)

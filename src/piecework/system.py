@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 
 from piecework.clock import Now, Seconds, as_clock, seconds
 from piecework.definitions import Work, WorkType, check_distinct
@@ -11,19 +12,19 @@ from piecework.dependency import gate_type
 from piecework.engine.core import Core
 from piecework.engine.ports import EnginePubSub, EngineQueue, EngineStore, PortCalls
 from piecework.engine.registry import Registry
-from piecework.errors import ConfigError, InvalidWorkError
+from piecework.errors import ConfigError, InvalidWorkError, shown
 from piecework.gates import When, check_when
 from piecework.handle import WorkHandle, WorkHandles
 from piecework.ids import random_id
 from piecework.ledger import Ledger
 from piecework.metrics import Metrics, WorkRecorder
 from piecework.occurrences import CatchUp, NextFunction, recurrence
-from piecework.options import WorkOptions, parse_options
+from piecework.options import WorkOptions, is_name, parse_options
 from piecework.schedules import ScheduleHandle, make_work
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from piecework.codec import Codec
     from piecework.doers import Doer
@@ -262,7 +263,7 @@ class WorkSystem:
             return self._registry.named(work).work_type.from_mapping(input or {})
         if not isinstance(work, Work):  # pyright: ignore[reportUnnecessaryIsInstance] - not all programs are type-checked
             raise InvalidWorkError(
-                f"{work!r} is not a work",
+                f"{shown(work)} is not a work",
                 fix="Call a work type with the handler's arguments: enqueue(add(1, 2)).",
             )
         if input is not None:
@@ -437,6 +438,12 @@ class WorkSystem:
         Example:
             >>> work.schedule("report", report(), cron="0 8 * * mon", tz="Europe/Berlin")
         """
+        makes: Any = work
+        if not is_name(name) or not (isinstance(makes, Work) or callable(makes)):
+            raise ConfigError(
+                f"a schedule takes a name and a work, or a function that makes one, not "
+                f"{shown(name)} and {shown(makes)}"
+            )
         when = recurrence(cron=cron, every=every, next=next, tz=tz, catch_up=catch_up)
         self._schedules[name] = (when, work)
         engine = self._engine
@@ -578,10 +585,14 @@ def _checked_types(work: Any) -> list[WorkType[..., Any]]:
     Raises:
         ConfigError: Something else was given.
     """
-    types: builtins.list[Any] = [work] if isinstance(work, WorkType) else [*work]
+    types: builtins.list[Any] = []
+    if isinstance(work, Iterable) and not isinstance(work, WorkType):
+        types.extend(cast("Iterable[Any]", work))
+    else:
+        types.append(work)
     for one in types:
         if not isinstance(one, WorkType):
             raise ConfigError(
-                f"work= takes work types, not {one!r}; make the handler one with define_work"
+                f"work= takes work types, not {shown(one)}; make the handler one with define_work"
             )
     return types

@@ -40,7 +40,7 @@ PAST = datetime(1990, 1, 1, tzinfo=UTC)
 
 
 def found(value: str | None, version: int = 3):
-    return stand(read_item(Record("k", value, version)), now_ms=NOW)
+    return stand(read_item(Record("work:item:w1", value, version)), now_ms=NOW)
 
 
 def running(lease_until: int) -> str:

@@ -22,6 +22,10 @@ _AHEAD_MS = 1_000
 _NOTE_TTL = 400 * 86400.0
 
 
+#: Digits of the latest time that a note may name; a longer one is not ours.
+_LONGEST_NOTE = 15
+
+
 class CancelNote:
     """When a waiting work was last cancelled, known to the whole fleet.
 
@@ -54,7 +58,7 @@ class CancelNote:
         if now - self._read_ms >= _TRUST_MS:
             text = await self._core.store.get(self._key)
             self._read_ms = now
-            if text is not None and text.isdecimal():
+            if text is not None and text.isdecimal() and len(text) <= _LONGEST_NOTE:
                 self._until_ms = max(self._until_ms, int(text))
         return queue_at <= self._until_ms
 

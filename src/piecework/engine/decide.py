@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from piecework.clock import seconds, to_ms
 from piecework.definitions import Delay, Fate, RunAt
 from piecework.engine.executors import HandlerError
-from piecework.errors import ConfigError
+from piecework.errors import ConfigError, shown
 from piecework.failure import describe_error
 from piecework.options import LONGEST_DELAY
 from piecework.retry import backoff
@@ -158,7 +158,8 @@ def decide_failure(
         return PutOff(_fate_time(fate, now_ms), turn=False)
     if env.attempt >= env.retry.attempts:
         return die(error)
-    return Again(backoff(env.retry, env.attempt, random), die(error).error)
+    delay = min(backoff(env.retry, env.attempt, random), LONGEST_DELAY)
+    return Again(delay, die(error).error)
 
 
 def check_fate(fate: object, now_ms: int) -> Fate:
@@ -174,7 +175,7 @@ def check_fate(fate: object, now_ms: int) -> Fate:
         return cast("Fate", fate)
     raise ConfigError(
         f"on_failure must return 'retry', 'abort', Delay(seconds), RunAt(datetime) or None, "
-        f"not {fate!r}"
+        f"not {shown(fate)}"
     )
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from piecework.counters import HOLD, WAITERS
 from piecework.engine.submit import Place
 from piecework.envelope import Envelope, decode, encode
-from piecework.errors import ConflictError
+from piecework.errors import ConflictError, InvalidWorkError
 from piecework.gates import (
     DEPENDENCY_TYPE,
     PAGE_SIZE,
@@ -82,6 +82,25 @@ def _as_root(gate: PreparedGate) -> PreparedGate:
     spec = replace(spec, then=tuple(d.body for d in dependents))
     env = gate.env._replace(group_id=gate.env.id, input=spec.encode())
     return PreparedGate(env, [moved(m) for m in gate.members], dependents)
+
+
+def _read_page(id: str, text: str) -> tuple[int, list[str]]:
+    """How many pages of ids there are, and the ids of this one."""
+    try:
+        page = json.loads(text)
+        pages, ids = page["pages"], page["ids"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        pages, ids = None, None
+    if type(pages) is not int or not isinstance(ids, list) or pages > _MOST_PAGES:
+        raise InvalidWorkError(
+            f"the ids beside the gate {id!r} were not written by us",
+            fix="Give every program that shares the store a prefix of its own.",
+        )
+    return pages, [str(one) for one in cast("list[Any]", ids)]
+
+
+#: More pages of ids than any gate has: a billion works.
+_MOST_PAGES = 1_000_000
 
 
 class GateKeeper:
@@ -183,12 +202,11 @@ class GateKeeper:
         first = await self._core.store.get(self._page_key(id, 0))
         if first is None:
             return []
-        page = json.loads(first)
-        ids: list[str] = page["ids"]
-        if page["pages"] > 1:
-            keys = [self._page_key(id, number) for number in range(1, page["pages"])]
+        pages, ids = _read_page(id, first)
+        if pages > 1:
+            keys = [self._page_key(id, number) for number in range(1, pages)]
             for record in await self._core.store.read(keys):
-                ids += json.loads(record.value)["ids"] if record.value else []
+                ids += _read_page(id, record.value)[1] if record.value else []
         return ids
 
     async def _release(self, id: str) -> None:

@@ -9,7 +9,7 @@ from piecework.engine.child_calls import answer_child
 from piecework.engine.executors import ProcessExecutor, ThreadExecutor, check_target
 from piecework.engine.log import log_fields
 from piecework.engine.scope import RunScope
-from piecework.engine.watch import Watcher
+from piecework.engine.watch import Watcher, read_spec
 from piecework.errors import InvalidWorkError
 from piecework.gates import DEPENDENCY_TYPE
 from piecework.running import Run, current_run
@@ -75,7 +75,11 @@ class Invoker:
         """
         env = active.env
         if env.type == DEPENDENCY_TYPE:
-            await self._watcher.run(active)
+            try:
+                spec = read_spec(env.input)
+            except InvalidWorkError as error:
+                raise BadInputError(str(error)) from error
+            await self._watcher.run(active, spec)
             return "null", None
         work_type = active.entry.work_type
         run = Run(env.id, env.type, env.group_id, env.attempt, env.turn)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from piecework.engine.decide import TakeOver, stand
-from piecework.envelope import encode
+from piecework.envelope import NewerEnvelopeError, encode
+from piecework.errors import InvalidWorkError
 from piecework.gates import is_gate
 from piecework.record import read_item
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from piecework.engine.gates import GateKeeper
     from piecework.engine.submit import Submitter
     from piecework.envelope import Envelope
+    from piecework.ports.store import Record
 
 
 class Reconciler:
@@ -55,22 +57,27 @@ class Reconciler:
         now = self._core.clock.now_ms()
         pushed = 0
         for record in await self._core.store.read(keys) if keys else []:
-            item = read_item(record)
-            if item is None or item.terminal:
-                continue
-            env = item.envelope()
-            if item.status == "running":
-                stale = isinstance(stand(item, now_ms=now), TakeOver)
-            else:
-                stale = env.start_at + older_than * 1000 <= now
-            if not stale:
-                continue
-            if is_gate(env):
-                pushed += await self._gates.sweep(env.id, record)
-            else:
-                await self._push(item.second_message())
-                pushed += 1
+            try:
+                pushed += await self._bring_on(record, older_than, now)
+            except (InvalidWorkError, NewerEnvelopeError) as error:  # the others are brought on
+                self._core.hooks.report(error, "queue", f"reconciling {record.key} failed")
         return pushed
+
+    async def _bring_on(self, record: Record, older_than: float, now: int) -> bool:
+        item = read_item(record)
+        if item is None or item.terminal:
+            return False
+        env = item.envelope()
+        if item.status == "running":
+            stale = isinstance(stand(item, now_ms=now), TakeOver)
+        else:
+            stale = env.start_at + older_than * 1000 <= now
+        if not stale:
+            return False
+        if is_gate(env):
+            return await self._gates.sweep(env.id, record)
+        await self._push(item.second_message())
+        return True
 
     async def _push(self, again: Envelope) -> None:
         queue = self._core.registry.route(again.type).queue

@@ -7,10 +7,11 @@ import json
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from piecework.clock import sleep
-from piecework.errors import ConflictError
+from piecework.envelope import is_time
+from piecework.errors import ConfigError, ConflictError
 from piecework.ids import derived_id
 from piecework.ports.store import Change
 
@@ -88,11 +89,20 @@ class _State:
     def of(cls, record: Record) -> _State | None:
         if record.value is None:
             return None
-        value = json.loads(record.value)
-        upcoming = value.get("upcoming")
-        return cls(
-            value["last"], upcoming, "upcoming" in value and upcoming is None, record.version
-        )
+        value: Any = None
+        last: Any = None
+        upcoming: Any = None
+        try:
+            value = json.loads(record.value)
+            last, upcoming = value["last"], value.get("upcoming")
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            pass  # said below
+        if not is_time(last) or not (upcoming is None or is_time(upcoming)):
+            raise ConfigError(
+                f"the record {record.key!r} of a schedule was not written by us; "
+                f"give every program that shares the store a prefix of its own"
+            )
+        return cls(last, upcoming, "upcoming" in value and upcoming is None, record.version)
 
 
 class ScheduleRun:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-from piecework.errors import ConfigError
+from piecework.errors import ConfigError, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Settings:
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(field.default, int) and type(value) is not int:
-                raise ConfigError(f"{field.name} must be a whole number, not {value!r}")
+                raise ConfigError(f"{field.name} must be a whole number, not {shown(value)}")
             if not isinstance(value, str) and not value >= 0:  # not a number is neither
                 raise ConfigError(f"{field.name} must be at least 0, not {value:g}")
         for name in ("poll_interval", "visibility", "heartbeat", "result_ttl"):

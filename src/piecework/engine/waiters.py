@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from piecework.engine.notices import Notice, NoticeKind, decode_notice
-from piecework.state import Progress
+from piecework.state import read_progress
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from piecework.engine.core import Core
     from piecework.ports.pubsub import Subscription
     from piecework.ports.store import Record
+    from piecework.state import Progress
 
 
 class Waiters:
@@ -105,10 +106,9 @@ class Waiters:
 
     def _note_progress(self, notice: Notice) -> None:
         if notice.id in self._watched:
-            try:
-                self._progress[notice.id] = Progress(*notice.data)
-            except TypeError:
-                return  # not one of ours
+            progress = read_progress(notice.data)
+            if progress is not None:
+                self._progress[notice.id] = progress
 
     def heard(self, id: str) -> Progress | None:
         """The progress that was heard last of a watched work."""

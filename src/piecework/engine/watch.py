@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from piecework.engine.decide import LookAgainError
 from piecework.engine.submit import Place
-from piecework.gates import When, judge
+from piecework.errors import InvalidWorkError
+from piecework.gates import DEPENDENCY_TYPE, SHORTEST_POLL, When, check_when, judge
 from piecework.options import NO_OPTIONS
 from piecework.packing import unpack_work
 from piecework.record import read_item
@@ -22,6 +23,43 @@ if TYPE_CHECKING:
 
 #: Seconds: the longest pause between two looks.
 _LONGEST_PAUSE = 60.0
+
+
+def read_spec(text: str) -> dict[str, Any]:
+    """Read the input of a dependency.
+
+    Raises:
+        InvalidWorkError: It is none that ``dependency(...)`` wrote.
+    """
+    try:
+        spec: dict[str, Any] = json.loads(json.loads(text)["spec"])
+        check_when(spec["when"])
+        fits = (
+            all(isinstance(id, str) for id in (*_list(spec["on"]), *spec.get("ended", {})))
+            and all(isinstance(work, dict) for work in _list(spec["queue"]))
+            and spec["poll"] >= SHORTEST_POLL
+            and (spec["timeout"] is None or spec["timeout"] > 0)
+        )
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise _unreadable(f"{type(error).__name__}: {error}") from error
+    if not fits:
+        raise _unreadable("a value is of another kind")
+    return spec
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError("a list is needed")
+    return cast("list[Any]", value)
+
+
+def _unreadable(problem: str) -> InvalidWorkError:
+    return InvalidWorkError(
+        f"what the dependency waits for cannot be read ({problem})",
+        work_type=DEPENDENCY_TYPE,
+        field="spec",
+        fix="Make it with dependency(on, queue).",
+    )
 
 
 class Watcher:
@@ -38,14 +76,17 @@ class Watcher:
         self._submitter = submitter
         self._gates = gates
 
-    async def run(self, active: Active) -> None:
+    async def run(self, active: Active, spec: dict[str, Any]) -> None:
         """Look at what a dependency waits for, and queue its works if the condition holds.
+
+        Args:
+            active: The dependency.
+            spec: What ``read_spec`` made of its input.
 
         Raises:
             LookAgainError: It does not hold yet.
             RetryAbort: It can no longer hold, or the time is up.
         """
-        spec: dict[str, Any] = json.loads(json.loads(active.env.input)["spec"])
         ids: list[str] = spec["on"]
         when: When = spec["when"]
         ended: dict[str, bool] = spec.get("ended", {})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from piecework.engine.hooks import logger
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks while works are held, at most; a tenth of a short lease.
 _LOOK_EVERY = 1.0
+
+
+def watching_thread(run: Callable[[], None]) -> threading.Thread:
+    """The thread of a watchdog, not started. The simulator, which has none, replaces this."""
+    return threading.Thread(target=run, name="piecework-watchdog", daemon=True)
 
 
 class Watchdog:
@@ -52,12 +58,8 @@ class Watchdog:
         if self._thread is None:
             self._busy, self._ended = threading.Event(), threading.Event()
             self._loop = asyncio.get_running_loop()
-            self._thread = threading.Thread(
-                target=self._run,
-                args=(self._loop, self._busy, self._ended),
-                name="piecework-watchdog",
-                daemon=True,
-            )
+            run = partial(self._run, self._loop, self._busy, self._ended)
+            self._thread = watching_thread(run)
             self._thread.start()
         self._busy.set()
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from piecework.envelope import encode
 from piecework.errors import ConflictError
 from piecework.ledger.works import LONGEST_GROUP_TTL, PENDING_TTL, Registered
+from piecework.options import is_name
 from piecework.ports.store import Change, Record
 from piecework.record import read_item
 
@@ -61,9 +62,9 @@ async def register_unique(
             continue
         record = (await ledger.read([first]))[0]
         item = read_item(record)
-        if item is None:
+        if item is None and is_name(first):
             env = _renamed(env, first)
-        elif not item.terminal or unique_for is not None:
+        elif item is not None and (not item.terminal or unique_for is not None):
             return Registered(_first(env, first, record), new=False)
         expect = held.version
 

@@ -7,11 +7,12 @@ one can settle, retry or reschedule it. Counts move in the same atomic write as 
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from piecework.counters import CANCEL, FAILED, HOLD, MEMBERS, OK, OPEN, OPENED, WAITERS
-from piecework.envelope import Envelope, encode
+from piecework.envelope import Envelope, NewerEnvelopeError, encode
 from piecework.errors import ConflictError
 from piecework.ports.store import Change, Record
 from piecework.record import (
@@ -69,11 +70,18 @@ class Registered:
 
 
 class WriteConflictError(Exception):
-    """The record is not as the writer knew it; ``item`` is what it is now."""
+    """The record is not as the writer knew it; ``item`` is what it is now.
+
+    Raises:
+        InvalidWorkError: It was not written by us, so that there is nothing to go by.
+    """
 
     def __init__(self, record: Record) -> None:
         self.record = record
         self.item = read_item(record)
+        if self.item is not None and not self.item.terminal:
+            with contextlib.suppress(NewerEnvelopeError):
+                self.item.envelope()
         super().__init__(record.key)
 
 
