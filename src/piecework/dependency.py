@@ -29,7 +29,12 @@ def _watch(spec: str) -> None:
 
 def gate_type() -> WorkType[[str], None]:
     """The built-in work type of gates and dependencies; every system has it."""
-    return WorkType(DEPENDENCY_TYPE, _watch, {"retry": Retry(attempts=1), "executor": "loop"})
+    return WorkType(DEPENDENCY_TYPE, _watch, {"retry": _PATIENT, "executor": "loop"})
+
+
+#: None of its failures is its own: a store that is away, a worker that died. What can never come
+#: true ends it at once, however many attempts are left.
+_PATIENT = Retry(attempts=1000, base=1.0, max=60.0)
 
 
 _BUILT_IN: WorkType[[str], None] = gate_type()

@@ -24,7 +24,7 @@ from piecework.gates import (
     judge_gate,
 )
 from piecework.ids import derived_id, random_id
-from piecework.ledger import PENDING_TTL, GateLedger
+from piecework.ledger import LONGEST_GROUP_TTL, GateLedger
 from piecework.options import NO_OPTIONS, Options
 from piecework.record import Item, Outcome, read_item
 from piecework.retry import Retry
@@ -188,7 +188,7 @@ class GateKeeper:
         pages = [ids[at : at + PAGE_SIZE] for at in range(0, len(ids), PAGE_SIZE)] or [[]]
         for number, page in enumerate(pages):
             text = json.dumps({"pages": len(pages), "ids": list(page)})
-            await self._core.store.set(self._page_key(id, number), text, 2 * PENDING_TTL)
+            await self._core.store.set(self._page_key(id, number), text, LONGEST_GROUP_TTL)
 
     def _page_key(self, id: str, number: int) -> str:
         return f"{self._core.settings.prefix}gate:{id}:{number}"

@@ -200,8 +200,8 @@ class Heart:
 
     async def _trace(self, active: Active) -> None:
         """Write the work down as running, or renew what is written; see a request to cancel."""
-        if active.settling or active.run_at is None:
-            return
+        if active.settling or active.run_at is None or active.writing is not None:
+            return  # one write at a time: a second one would meet the first as somebody else's
         active.writing = asyncio.get_running_loop().create_future()
         try:
             record = await self.write_running(active)

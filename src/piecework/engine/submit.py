@@ -327,7 +327,8 @@ class Submitter:
         else:
             registered = await self._register(prepared)
         if not registered.new:
-            return registered.env
+            # Perhaps it was this call that put it there, and the answer got lost.
+            return await self.push_again(self._moved(prepared, registered.env))
         self._queued(registered.env, prepared.entry)
         self._run_here(self._moved(prepared, registered.env))
         return registered.env
