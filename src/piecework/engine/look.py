@@ -97,8 +97,7 @@ class Look:
         env = active.env
         core = self._core
         if env.deadline is not None and env.deadline <= core.clock.now_ms():
-            await self._settler.settle(active, Outcome("expired", error="passed its deadline"))
-            return False
+            return await self._expired(active)
         if env.track != "full":
             return await self._ready_untracked(active)
         if active.repeated or core.settings.start_after <= 0:
@@ -108,6 +107,22 @@ class Look:
             if item is not None and item.terminal:
                 return await self._stand(active, Finished(item))
         return True
+
+    async def _expired(self, active: Active) -> bool:
+        """Settle a work that is past its deadline, from wherever its record says that it is."""
+        if active.env.track == "full":
+            item = read_item((await self._core.ledger.read([active.env.id]))[0])
+            if item is not None:
+                standing = stand(item, now_ms=self._core.clock.now_ms())
+                match standing:
+                    case Adopt(env, body) | TakeOver(env, body) if env.deadline is not None:
+                        active.env, active.body = env, body  # its worker died: nobody else ends it
+                    case Adopt() | TakeOver():
+                        return await self.start(active)  # brought back, for a life without one
+                    case _:
+                        return await self._stand(active, standing)
+        await self._settler.settle(active, Outcome("expired", error="passed its deadline"))
+        return False
 
     async def _ready_untracked(self, active: Active) -> bool:
         lease = active.lease

@@ -88,6 +88,14 @@ class Redriver:
         return brought
 
     async def _reopen(self, env: Envelope) -> bool:
+        """Dead to pending, then push; whoever was faster has decided."""
+        while True:
+            try:
+                return await self._try_to_reopen(env)
+            except WriteConflictError:
+                continue
+
+    async def _try_to_reopen(self, env: Envelope) -> bool:
         """Dead to pending, then push.
 
         A work that is pending or running has a letter too, if the queue moved its message away, or

@@ -86,8 +86,11 @@ def main(given: Sequence[str] | None = None) -> int:
     if options.replay is not None:
         return _replay(options, cast)
     if options.known:
-        seeds = [int(line.split("#")[0]) for line in Path(options.known).read_text().splitlines()
-                 if line.split("#")[0].strip()]
+        seeds = [
+            int(line.split("#")[0])
+            for line in Path(options.known).read_text().splitlines()
+            if line.split("#")[0].strip()
+        ]
         totals = run_seeds(seeds, cast)
         _say(f"{totals.seeds} seeds that failed once: {len(totals.failed)} fail")
         if totals.failed:
@@ -162,5 +165,7 @@ if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":
         # The same history in every process: sets of texts must have the same order.
         os.environ["PYTHONHASHSEED"] = "0"
-        os.execv(sys.executable, [sys.executable, "-m", "piecework.testing.simulation", *sys.argv[1:]])
+        os.execv(
+            sys.executable, [sys.executable, "-m", "piecework.testing.simulation", *sys.argv[1:]]
+        )
     sys.exit(main())

@@ -139,7 +139,7 @@ class Plan:
         plan = cls(seed, None if only is None else frozenset(only))
         plan.workers = random.choice((1, 2, 2, 3, 3, 4))
         plan.rate = random.choice((0.0, 0.003, 0.01, 0.01, 0.03, 0.03, 0.08))
-        plan.calm_at = random.choice((20.0, 60.0, 120.0, 300.0))
+        plan.calm_at = random.choice((15.0, 30.0, 60.0, 150.0))
         plan.latency = random.choice(_LATENCIES)
         plan.shuffle = random.choice((0.0, 0.2, 1.0))
         plan.skew_ms = random.choice((0, 0, 500, 2000, 20_000))

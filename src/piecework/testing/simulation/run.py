@@ -208,9 +208,7 @@ class Simulation:
             self.past.append(self.hosts[slot])
         random = self.plan.random(f"host {slot}.{number}")
         skew = random.randint(-self.plan.skew_ms, self.plan.skew_ms)
-        host = Host(
-            slot, number, self.loop, random=random, start_ms=_START, skew_ms=skew
-        )
+        host = Host(slot, number, self.loop, random=random, start_ms=_START, skew_ms=skew)
         self.hosts[slot] = host
         host.system = host.context.run(self._system, host)
         return host
@@ -443,8 +441,7 @@ class Simulation:
         waiting = sum(
             1
             for task in asyncio.all_tasks(self.loop)
-            if self._up(task)
-            and getattr(task.get_coro(), "__name__", "") == "_wait"
+            if self._up(task) and getattr(task.get_coro(), "__name__", "") == "_wait"
         )
         return stage.waits["asked"] if waiting == 0 else -1
 

@@ -122,7 +122,9 @@ class Delayed(Workload):
             else:
                 work = stage.once(name, lambda name=name: plain(name))
                 due = stage.once(f"due{n}", lambda delay=delay: stage.host.now_ms() + delay * 1000)
-                await stage.enqueue(work, result=name, delay=max(0.0, due / 1000 - stage.host.now_ms() / 1000))
+                await stage.enqueue(
+                    work, result=name, delay=max(0.0, due / 1000 - stage.host.now_ms() / 1000)
+                )
 
 
 class Slow(Workload):
@@ -159,7 +161,9 @@ class Retried(Workload):
                 handle = await stage.enqueue(work, result=name)
             else:
                 make = hopeless if kind == "hopeless" else giving_up
-                handle = await stage.enqueue(stage.once(name, lambda: make(name)), statuses={"dead"})
+                handle = await stage.enqueue(
+                    stage.once(name, lambda: make(name)), statuses={"dead"}
+                )
             if draw.random() < 0.4:
                 stage.wait_for(handle)
 
