@@ -432,7 +432,8 @@ class Simulation:
         """Whether no idle worker is about to bring a dead letter back."""
         if not self.drives_back:
             return True
-        shelf = self.queue.dead._shelf  # noqa: SLF001 - to wait for an hour would tell it too
+        dead: Any = self.queue.dead
+        shelf = dead._shelf  # noqa: SLF001 - to wait for an hour would tell it too
         shelf.now()
         return not shelf.ready and shelf.due_ms() > self.now_ms() + 15_000
 
