@@ -37,7 +37,9 @@ class Scheduled(Workload):
 
     @override
     async def produce(self, stage: Stage) -> None:
-        await sleep(3 * _EVERY + 120.0)  # a claim of a dead process lasts 90 s
+        while not stage.world.plan.calm:
+            await sleep(5.0)
+        await sleep(2 * _EVERY + 120.0)  # a claim of a dead process lasts 90 s
 
     @override
     def calm(self, system: WorkSystem, stage: Stage) -> None:
