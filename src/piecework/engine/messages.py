@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from piecework.clock import sleep
 from piecework.envelope import encode
 from piecework.ports.queue import Message
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from piecework.engine.heart import Heart
     from piecework.engine.submit import Submitter
     from piecework.envelope import Envelope
+
+
+#: How often a work without a message is tried to be queued; the pauses double from a second.
+_TRIES = 6
 
 
 class Messages:
@@ -78,6 +83,24 @@ class Messages:
             await active.queue.release([active.lease], delay)
         except Exception as error:  # noqa: BLE001 - its lease ends by itself
             self._core.hooks.report(error, "queue", f"putting work {active.env.id} back failed")
+
+    async def enter(self, active: Active) -> None:
+        """Queue a work that has skipped the queue and could not be settled here.
+
+        Nobody else has a message of it, so this is tried for a while; then ``reconcile()`` finds it.
+        """
+        pause = self._core.settings.put_back
+        for left in range(_TRIES, 0, -1):
+            try:
+                await self.push(active, active.env._replace(recheck=True))
+            except Exception as error:  # noqa: BLE001 - nothing is lost as long as it is tried
+                self._core.hooks.report(error, "queue", f"queueing work {active.env.id} failed")
+                if left > 1:
+                    await sleep(pause)
+                    pause *= 2
+            else:
+                break
+        await self._heart.leave(active)
 
     async def push_back(self, active: Active, delay: float) -> None:
         """Put a message back as a new one, whose deliveries count from 1."""

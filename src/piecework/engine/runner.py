@@ -162,7 +162,10 @@ class Runner:
     async def rescued(self, active: Active, error: Exception) -> None:
         """Give a work back that could not be settled: another delivery will."""
         self._core.hooks.report(error, "commit", f"work {active.env.id} could not be settled")
-        await self._messages.give_back(active, self._core.settings.put_back)
+        if active.lease is None:
+            await self._messages.enter(active)
+        else:
+            await self._messages.give_back(active, self._core.settings.put_back)
 
     def end(self, active: Active) -> None:
         """Hold a work no more. Doing it again does nothing."""

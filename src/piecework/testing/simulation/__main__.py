@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from piecework.testing.simulation.campaign import Cast, Totals, campaign, run_seeds, story
 from piecework.testing.simulation.run import run
-from piecework.testing.simulation.shrink import Shrunk, shrink
+from piecework.testing.simulation.shrink import shrink
 from piecework.testing.simulation.workloads import WORKLOADS, draw_workloads
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def main(given: Sequence[str] | None = None) -> int:
         _say(f"{totals.seeds} seeds that failed once: {len(totals.failed)} fail")
         if totals.failed:
             return _report(totals, cast)
-    first = time.time_ns() // 1000 if options.fresh else options.first  # noqa: TID251 - any new number
+    first = time.time_ns() // 1000 if options.fresh else options.first
     _say(f"seeds {first} to {first + options.seeds - 1}")
     totals = _run(range(first, first + options.seeds), cast, options)
     return _report(totals, cast)
@@ -118,9 +118,9 @@ def _replay(options: argparse.Namespace, cast: Cast) -> int:
     keep = list(range(len(workloads)))
     if options.keep:
         keep = [int(at) for at in options.keep.split(",")]
-    only = None
+    only: list[str] | None = None
     if options.faults is not None:
-        only = [] if options.faults == "none" else options.faults.split(",")
+        only = [] if options.faults == "none" else str(options.faults).split(",")
     outcome = run(options.replay, [workloads[at] for at in keep], only=only, tell=True)
     for line in outcome.story:
         _say(line)
@@ -131,10 +131,10 @@ def _replay(options: argparse.Namespace, cast: Cast) -> int:
 
 
 def _report(totals: Totals, cast: Cast) -> int:
-    for outcome in totals.failed[:3]:
-        _say(story(shrink(outcome, cast)) if len(totals.failed) == 1 else _brief(outcome))
-    if len(totals.failed) > 1:
-        _say(story(shrink(totals.failed[0], cast)))
+    for outcome in totals.failed:
+        _say(f"{outcome.seed}: {'; '.join(map(str, outcome.broken[:3]))}")
+    for outcome in totals.failed[:1]:
+        _say(story(shrink(outcome, cast)))
     _say("")
     for title, counts in (
         ("faults", totals.faults),
@@ -152,10 +152,6 @@ def _report(totals: Totals, cast: Cast) -> int:
     return 1 if totals.failed else 0
 
 
-def _brief(outcome: Any) -> str:
-    return str(Shrunk(outcome, []).outcome.seed) + ": " + "; ".join(map(str, outcome.broken[:3]))
-
-
 def _say(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
@@ -165,7 +161,7 @@ if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":
         # The same history in every process: sets of texts must have the same order.
         os.environ["PYTHONHASHSEED"] = "0"
-        os.execv(
+        os.execv(  # noqa: S606 - the same program once more
             sys.executable, [sys.executable, "-m", "piecework.testing.simulation", *sys.argv[1:]]
         )
     sys.exit(main())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -13,11 +12,14 @@ from piecework.testing.simulation.run import Outcome, run
 from piecework.testing.simulation.shrink import Shrunk, shrink
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
     from piecework.testing.simulation.workload import Workload
 
 Cast: TypeAlias = "Callable[[int], Sequence[Workload]]"
 """Gives the workloads of a seed; fresh ones at each call."""
 
+_COMMAND = "python -m piecework.testing.simulation"
 #: How many seeds a process runs between two reports.
 _CHUNK = 25
 
@@ -146,7 +148,6 @@ def story(shrunk: Shrunk) -> str:
         "its history:",
         *(f"  {line}" for line in outcome.story[-120:]),
         "to see it again:",
-        f"  python -m piecework.testing.simulation --replay {outcome.seed} --faults {faults} "
-        f"--keep {which}",
+        f"  {_COMMAND} --replay {outcome.seed} --faults {faults} --keep {which}",
     ]
     return "\n".join(lines)

@@ -98,7 +98,8 @@ def _workloads(simulation: Simulation) -> Iterator[Violation]:
 def check_idle(host: Host) -> list[Violation]:
     """Check that the engine of an idle process keeps nothing of the works that went by."""
     assert host.system is not None
-    engine: Any = host.system._engine  # noqa: SLF001 - what it keeps is nobody's interface
+    system: Any = host.system
+    engine = system._engine  # noqa: SLF001 - what it keeps is nobody's interface
     if engine is None:
         return []
     found: list[Violation] = []

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from piecework.testing.simulation.host import HOST, Host
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
     from random import Random
 
 T = TypeVar("T")
@@ -42,9 +41,9 @@ class SimulationLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.elapsed = 0.0
         self._serial = 0
-        inner = cast("Any", self)
-        inner._selector = _Jump(self)
-        inner._clock_resolution = _RESOLUTION
+        inner = cast("Any", self)  # the places where BaseEventLoop lets others in
+        inner._selector = _Jump(self)  # noqa: SLF001
+        inner._clock_resolution = _RESOLUTION  # noqa: SLF001
         self._ready = _Ready(self, random, shuffle)
         self.set_task_factory(self._new_task)
         #: Errors of callbacks and tasks that nobody looked at.
@@ -81,8 +80,8 @@ class SimulationLoop(asyncio.BaseEventLoop):
         )
 
     def _new_task(
-        self, _: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T], **options: Any
-    ) -> asyncio.Task[T]:
+        self, _: asyncio.AbstractEventLoop, coroutine: Any, /, **options: Any
+    ) -> asyncio.Task[Any]:
         return SimulatedTask(coroutine, loop=self, **options)
 
     def _process_events(self, event_list: list[Any]) -> None:
@@ -162,7 +161,7 @@ class _Ready:
             queue.rotate(at)
         else:
             handle = queue.popleft()
-        host: Host | None = cast("Any", handle)._context.get(HOST)
+        host: Host | None = cast("Any", handle)._context.get(HOST)  # noqa: SLF001
         if host is not None and not host.runs:
             host.kept.append(handle)
             return self._nothing

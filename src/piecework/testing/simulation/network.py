@@ -10,7 +10,6 @@ from piecework.errors import BackendError
 if TYPE_CHECKING:
     import contextvars
     from collections.abc import Callable, Coroutine
-    from random import Random
 
     from piecework.testing.simulation.host import Host
     from piecework.testing.simulation.loop import SimulationLoop
@@ -161,7 +160,7 @@ class _Request:
         coroutine = self.effect(self.fault)
         if self.operation == "pop":
             self.task = self.network.loop.create_task(coroutine, context=self.network.context)
-            self.host.on_death[self] = self.task.cancel
+            self.host.on_death[self] = self.abandon
             self.task.add_done_callback(self._waited, context=self.network.context)
             return
         try:

@@ -286,7 +286,7 @@ class Simulation:
             return
         if host.slot.startswith("w"):
             self.start_worker(host.slot)
-        elif self.random.random() < 0.8 or self.plan.calm:
+        elif self.random.random() < 0.8 and not self.plan.calm:
             self.plan.by_workload("producer-repeats")
             self._produce_on(self.new_host(host.slot))
 
@@ -314,7 +314,7 @@ class Simulation:
         elif event.kind == "deploy":
             if not host.slot.startswith("w") or self.embedded:
                 return
-            host.spawn(self._deploy(host, event.span), "deploy")
+            self.starting[host.name] = host.spawn(self._deploy(host, event.span), "deploy")
         self.plan.happened(f"{event.name}={event.kind}", event.kind)
         self.note(host, f"{event.kind} for {event.span:.1f} s")
 
@@ -432,7 +432,8 @@ class Simulation:
         """Whether no idle worker is about to bring a dead letter back."""
         if not self.drives_back:
             return True
-        shelf = self.queue.dead._shelf  # noqa: SLF001 - to wait for an hour would tell it too
+        dead: Any = self.queue.dead
+        shelf = dead._shelf  # noqa: SLF001 - to wait for an hour would tell it too
         shelf.now()
         return not shelf.ready and shelf.due_ms() > self.now_ms() + 15_000
 

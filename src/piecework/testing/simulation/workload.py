@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 from piecework.clock import sleep
 from piecework.errors import BackendError, PieceworkError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from piecework.testing.simulation.host import Host
     from piecework.testing.simulation.plan import Plan
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 #: The statuses that mean "it has ended".
@@ -116,10 +117,10 @@ class Stage:
         assert self.host.system is not None
         return self.host.system
 
-    def once(self, name: str, make: Callable[[], T]) -> T:
-        """What ``make`` returned the first time: a producer that repeats has the same works."""
+    def once(self, name: str, make: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """What ``make(...)`` returned the first time: who repeats has the same works."""
         if name not in self.facts:
-            self.facts[name] = make()
+            self.facts[name] = make(*args, **kwargs)
         return self.facts[name]
 
     def expect(
@@ -219,10 +220,10 @@ class Workload(ABC):
         """What it is called on the command line."""
         return type(self).__name__.lower()
 
-    def prepare(self, system: WorkSystem, stage: Stage) -> None:
+    def prepare(self, system: WorkSystem, stage: Stage) -> None:  # noqa: B027 - most have none
         """Make schedules on the system of a worker, before it starts."""
 
-    def calm(self, system: WorkSystem, stage: Stage) -> None:
+    def calm(self, system: WorkSystem, stage: Stage) -> None:  # noqa: B027 - most end themselves
         """Nothing goes wrong from here on: end what would go on for ever."""
 
     @abstractmethod

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from piecework.clock import sleep
 from piecework.define import define_batch_work
 from piecework.testing.simulation.workload import Stage, Workload, world
@@ -26,6 +28,7 @@ class Batches(Workload):
 
     types = (batch,)
 
+    @override
     async def produce(self, stage: Stage) -> None:
         draw = stage.random
         count = stage.once("count", lambda: draw.choice((1, 3, 4, 9)))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from piecework.clock import sleep
 from piecework.context import WorkContext  # noqa: TC001 - the annotation is read
 from piecework.define import define_work
@@ -32,7 +34,7 @@ async def revivable(name: str) -> str:
 
 
 @define_work("sim revivable family", retry=PATIENT)
-async def revivable_family(name: str, gated: bool, ctx: WorkContext) -> str:
+async def revivable_family(ctx: WorkContext, name: str, gated: bool) -> str:
     """Has a child that dies and is brought back, counted by a gate or by the group."""
     world().started(name)
     works = [revivable(f"{name}.a"), plain(f"{name}.b", 1.0)]
@@ -48,13 +50,14 @@ class Cancelled(Workload):
 
     types = (plain,)
 
+    @override
     async def produce(self, stage: Stage) -> None:
         draw = stage.random
         for n in range(stage.once("count", lambda: draw.choice((1, 3)))):
             name = f"{stage.name}-{n}"
             delay = stage.once(f"delay{n}", lambda: draw.choice((0.0, 0.0, 20.0)))
             pause = stage.once(f"pause{n}", lambda: draw.choice((0.0, 5.0, 30.0)))
-            work = stage.once(name, lambda name=name, pause=pause: plain(name, pause))
+            work = stage.once(name, plain, name, pause)
             handle = await stage.enqueue(
                 work, statuses=_CANCELLED_OR_DONE, result=name, delay=delay
             )
@@ -70,6 +73,7 @@ class CancelledGroup(Workload):
 
     types = (tree,)
 
+    @override
     async def produce(self, stage: Stage) -> None:
         draw = stage.random
         work = stage.once("work", lambda: tree(stage.name, 2, 2))
@@ -82,7 +86,7 @@ class CancelledGroup(Workload):
             ids = [state.id for state in states if state.group_id == handle.id]
             for id in [*ids[:1], handle.id][: draw.choice((1, 2))]:
                 stage.world.plan.by_workload("cancel")
-                await stage.insist(lambda id=id: stage.system.cancel(id))
+                await stage.insist(stage.system.handle(id).cancel)
 
 
 class Deadlines(Workload):
@@ -90,12 +94,13 @@ class Deadlines(Workload):
 
     types = (plain,)
 
+    @override
     async def produce(self, stage: Stage) -> None:
         draw = stage.random
         for n in range(stage.once("count", lambda: draw.choice((1, 3)))):
             name = f"{stage.name}-{n}"
             delay = draw.choice((0.0, 3.0))
-            work = stage.once(name, lambda name=name: plain(name, 1.0))
+            work = stage.once(name, plain, name, 1.0)
             handle = await stage.enqueue(
                 work,
                 statuses={"success", "expired"},
@@ -127,6 +132,7 @@ class Redriven(Workload):
 
     types = (revivable,)
 
+    @override
     async def produce(self, stage: Stage) -> None:
         draw = stage.random
         count = stage.once("count", lambda: draw.choice((1, 2, 4)))
@@ -144,6 +150,7 @@ class RedrivenMember(Workload):
 
     types = (revivable_family, revivable, plain, report)
 
+    @override
     async def produce(self, stage: Stage) -> None:
         draw = stage.random
         gated = stage.once("gated", lambda: draw.random() < 0.5)
@@ -158,6 +165,7 @@ class RedrivenMember(Workload):
             await stage.insist(stage.system.redrive)
             await sleep(5.0 * draw.random())
 
+    @override
     def check(self, stage: Stage, book: Book) -> Iterable[str]:
         for life in book.lives.values():
             if life.upstream is not None and life.status not in ("success", "dead"):

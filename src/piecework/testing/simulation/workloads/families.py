@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from piecework.clock import sleep
 from piecework.context import WorkContext  # noqa: TC001 - the annotation is read
 from piecework.define import define_work
@@ -11,7 +13,7 @@ from piecework.testing.simulation.workloads.lone import PATIENT, hopeless, plain
 
 
 @define_work("sim tree", retry=PATIENT)
-async def tree(name: str, depth: int, width: int, ctx: WorkContext) -> str:
+async def tree(ctx: WorkContext, name: str, depth: int, width: int) -> str:
     """Queues the next level, now and then before it fails or puts itself off."""
     runs = world().started(name)
     kind = (depth * 7 + width + len(name)) % 4
@@ -33,7 +35,7 @@ async def tree(name: str, depth: int, width: int, ctx: WorkContext) -> str:
 
 
 @define_work("sim last words", retry=PATIENT)
-async def last_words(name: str, ctx: WorkContext) -> str:
+async def last_words(ctx: WorkContext, name: str) -> str:
     """Queues a child in its last line, while its sibling settles."""
     world().started(name)
     await sleep(0.01)
@@ -42,7 +44,7 @@ async def last_words(name: str, ctx: WorkContext) -> str:
 
 
 @define_work("sim two siblings", retry=PATIENT)
-async def two_siblings(name: str, ctx: WorkContext) -> str:
+async def two_siblings(ctx: WorkContext, name: str) -> str:
     """Queues two children, one of which has late children."""
     world().started(name)
     await ctx.queue([last_words(f"{name}.a"), plain(f"{name}.b", 0.01)])
@@ -54,6 +56,7 @@ class Families(Workload):
 
     types = (tree,)
 
+    @override
     async def produce(self, stage: Stage) -> None:
         draw = stage.random
         depth = stage.once("depth", lambda: draw.choice((1, 2, 3)))
@@ -70,6 +73,7 @@ class LateChildren(Workload):
 
     types = (last_words, two_siblings, plain, hopeless)
 
+    @override
     async def produce(self, stage: Stage) -> None:
         work = stage.once("work", lambda: two_siblings(stage.name))
         handle = await stage.enqueue(work, result=stage.name)

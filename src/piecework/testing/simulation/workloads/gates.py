@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from piecework.context import WorkContext  # noqa: TC001 - the annotation is read
 from piecework.define import define_work
 from piecework.dependency import dependency
@@ -36,7 +38,7 @@ _CONDITIONS: tuple[Any, ...] = (
 
 
 @define_work("sim report", retry=PATIENT)
-async def report(name: str, members: int, ctx: WorkContext) -> int:
+async def report(ctx: WorkContext, name: str, members: int) -> int:
     """Runs after a gate, and looks at what it waited for."""
     world().started(name)
     if len(ctx.upstream) != members:
@@ -46,7 +48,7 @@ async def report(name: str, members: int, ctx: WorkContext) -> int:
 
 
 @define_work("sim gate opener", retry=PATIENT)
-async def gate_opener(name: str, kinds: list[str], when: Any, fails: bool, ctx: WorkContext) -> str:
+async def gate_opener(ctx: WorkContext, name: str, kinds: list[str], when: Any, fails: bool) -> str:
     """Opens a gate; perhaps fails then, and opens the same one again."""
     world().started(name)
     works = [_member(kind, f"{name}.{n}") for n, kind in enumerate(kinds)]
@@ -81,6 +83,7 @@ class Gates(Workload):
 
     types = _TYPES
 
+    @override
     async def produce(self, stage: Stage) -> None:
         draw = stage.random
         kinds = stage.once("kinds", lambda: _draw_members(draw))
@@ -97,6 +100,7 @@ class Gates(Workload):
         if draw.random() < 0.6:
             stage.wait_for(handles.then[0], group=draw.random() < 0.5)
 
+    @override
     def check(self, stage: Stage, book: Book) -> Iterable[str]:
         if "dependent" not in stage.facts:
             return
@@ -121,6 +125,7 @@ class GatesInHandlers(Workload):
 
     types = _TYPES
 
+    @override
     async def produce(self, stage: Stage) -> None:
         draw = stage.random
         kinds = stage.once("kinds", lambda: _draw_members(draw))
@@ -137,6 +142,7 @@ class Dependencies(Workload):
 
     types = _TYPES
 
+    @override
     async def produce(self, stage: Stage) -> None:
         draw = stage.random
         kinds = stage.once("kinds", lambda: _draw_members(draw)[:3])

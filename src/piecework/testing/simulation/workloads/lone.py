@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from piecework.clock import sleep
 from piecework.context import WorkContext  # noqa: TC001 - the annotation is read
 from piecework.define import define_work
+from piecework.handle import WorkHandles
 from piecework.retry import Retry
 from piecework.signals import RetryAbort, WorkDelayError
 from piecework.testing.simulation.workload import ENDED, Stage, Workload, world
@@ -31,7 +34,7 @@ async def plain(name: str, pause: float = 0.0) -> str:
 
 
 @define_work("sim flaky", retry=PATIENT)
-async def flaky(name: str, failures: int, ctx: WorkContext) -> str:
+async def flaky(ctx: WorkContext, name: str, failures: int) -> str:
     """Fails in its first attempts."""
     world().started(name)
     if ctx.attempt <= failures:
@@ -81,6 +84,7 @@ class Lone(Workload):
 
     types = (plain,)
 
+    @override
     async def produce(self, stage: Stage) -> None:
         draw = stage.random
         count = stage.once("count", lambda: draw.choice((1, 2, 5, 12)))
@@ -93,11 +97,10 @@ class Lone(Workload):
             for name, handle in zip(names, handles, strict=True):
                 stage.expect(handle.id, result=name)
         else:
-            handles = []
+            handles = WorkHandles[str]()
             for name, work in zip(names, works, strict=True):
                 # One that skips the queue is run here; if this process dies, the sweep finds it.
-                options = {"skip_queue": True} if here else {}
-                handle = await stage.enqueue(work, result=name, **options)
+                handle = await stage.enqueue(work, result=name, skip_queue=here)
                 handles.append(handle)
                 await sleep(draw.choice((0.0, 0.1, 3.0)))
         for handle in handles:
@@ -110,6 +113,7 @@ class Delayed(Workload):
 
     types = (plain, deferring)
 
+    @override
     async def produce(self, stage: Stage) -> None:
         draw = stage.random
         for n in range(stage.once("count", lambda: draw.choice((1, 3)))):
@@ -117,14 +121,11 @@ class Delayed(Workload):
             delay = stage.once(f"delay{n}", lambda: draw.choice((0.5, 10.0, 100.0)))
             if stage.once(f"defers{n}", lambda: draw.random() < 0.5):
                 times = draw.choice((1, 3))
-                work = stage.once(name, lambda name=name: deferring(name, times, delay / 2))
+                work = stage.once(name, deferring, name, times, delay / 2)
                 await stage.enqueue(work, result=name)
             else:
-                work = stage.once(name, lambda name=name: plain(name))
-                due = stage.once(f"due{n}", lambda delay=delay: stage.host.now_ms() + delay * 1000)
-                await stage.enqueue(
-                    work, result=name, delay=max(0.0, due / 1000 - stage.host.now_ms() / 1000)
-                )
+                work = stage.once(name, plain, name)
+                await stage.enqueue(work, result=name, delay=delay)
 
 
 class Slow(Workload):
@@ -132,6 +133,7 @@ class Slow(Workload):
 
     types = (plain,)
 
+    @override
     async def produce(self, stage: Stage) -> None:
         draw = stage.random
         for n in range(stage.once("count", lambda: draw.choice((1, 3)))):
@@ -139,7 +141,7 @@ class Slow(Workload):
             pause = stage.once(f"pause{n}", lambda: draw.choice((2.0, 12.0, 45.0)))
             if pause > 8:
                 stage.world.plan.by_workload("slow-handler")
-            work = stage.once(name, lambda name=name, pause=pause: plain(name, pause))
+            work = stage.once(name, plain, name, pause)
             handle = await stage.enqueue(work, result=name)
             if draw.random() < 0.5:
                 stage.wait_for(handle)
@@ -150,6 +152,7 @@ class Retried(Workload):
 
     types = (flaky, hopeless, giving_up)
 
+    @override
     async def produce(self, stage: Stage) -> None:
         draw = stage.random
         for n in range(stage.once("count", lambda: draw.choice((1, 2, 4)))):
@@ -157,13 +160,11 @@ class Retried(Workload):
             kind = stage.once(f"kind{n}", lambda: draw.choice(("flaky", "hopeless", "giving up")))
             failures = stage.once(f"failures{n}", lambda: draw.choice((1, 2, 4)))
             if kind == "flaky":
-                work = stage.once(name, lambda: flaky(name, failures))
+                work = stage.once(name, flaky, name, failures)
                 handle = await stage.enqueue(work, result=name)
             else:
                 make = hopeless if kind == "hopeless" else giving_up
-                handle = await stage.enqueue(
-                    stage.once(name, lambda: make(name)), statuses={"dead"}
-                )
+                handle = await stage.enqueue(stage.once(name, make, name), statuses={"dead"})
             if draw.random() < 0.4:
                 stage.wait_for(handle)
 
@@ -173,17 +174,19 @@ class Untracked(Workload):
 
     types = (result_only, untracked)
 
+    @override
     async def produce(self, stage: Stage) -> None:
         draw = stage.random
         for n in range(stage.once("count", lambda: draw.choice((1, 4)))):
             name = f"{stage.name}-{n}"
             if n % 2:
-                work = stage.once(name, lambda name=name: untracked(name))
+                work = stage.once(name, untracked, name)
                 await stage.enqueue(work, statuses=())
             else:
-                work = stage.once(name, lambda name=name: result_only(name))
+                work = stage.once(name, result_only, name)
                 await stage.enqueue(work, statuses=ENDED, result=name)
 
+    @override
     def check(self, stage: Stage, book: Book) -> Iterable[str]:
         for n in range(stage.facts.get("count", 0)):
             name = f"{stage.name}-{n}"

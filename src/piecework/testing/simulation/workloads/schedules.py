@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from piecework.clock import sleep
-from piecework.testing.simulation.workload import Stage, Workload, world
+from piecework.testing.simulation.workload import Stage, Workload
 from piecework.testing.simulation.workloads.lone import plain
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ class Scheduled(Workload):
     types = (plain,)
     patience = 900.0
 
+    @override
     def prepare(self, system: WorkSystem, stage: Stage) -> None:
         """Make the schedule, as each process of the fleet does."""
         if stage.facts.get("ended"):
@@ -31,18 +34,21 @@ class Scheduled(Workload):
             stage.name, lambda: plain(f"{stage.name} tick"), every=_EVERY, catch_up="all"
         )
         stage.facts.setdefault("handles", []).append(handle)
-        stage.facts.setdefault("from", world().plan)
-        stage.once("began", lambda: stage.random.random())
 
+    @override
     async def produce(self, stage: Stage) -> None:
-        await sleep(3 * _EVERY + 120.0)  # a claim of a dead process lasts 90 s
+        while not stage.world.plan.calm:
+            await sleep(5.0)
+        await sleep(2 * _EVERY + 120.0)  # a claim of a dead process lasts 90 s
 
+    @override
     def calm(self, system: WorkSystem, stage: Stage) -> None:
         """Fire nothing any more."""
         stage.facts["ended"] = True
         for handle in stage.facts.get("handles", []):
             handle.cancel()
 
+    @override
     def check(self, stage: Stage, book: Book) -> Iterable[str]:
         ticks = stage.world.finished[f"{stage.name} tick"]
         if stage.facts.get("produced") and ticks < 3:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from piecework.clock import sleep
 from piecework.context import WorkContext  # noqa: TC001 - the annotation is read
 from piecework.define import define_work
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @define_work("sim claiming", retry=PATIENT)
-async def claiming(name: str, key: str, ctx: WorkContext) -> bool:
+async def claiming(ctx: WorkContext, name: str, key: str) -> bool:
     """Claims a key: one work of all, and the same one however often it runs."""
     world().started(name)
     first = await ctx.claim(key)
@@ -31,13 +33,14 @@ class Unique(Workload):
 
     types = (plain,)
 
+    @override
     async def produce(self, stage: Stage) -> None:
         draw = stage.random
         key = f"{stage.name} key"
         for n in range(stage.once("count", lambda: draw.choice((2, 5)))):
             name = f"{stage.name}-{n}"
             pause = stage.once(f"pause{n}", lambda: draw.choice((0.0, 3.0, 12.0)))
-            work = stage.once(name, lambda name=name, pause=pause: plain(name, pause))
+            work = stage.once(name, plain, name, pause)
             handle = await stage.enqueue(work, unique=key)
             if draw.random() < 0.3:
                 stage.wait_for(handle)
@@ -49,6 +52,7 @@ class UniqueFor(Workload):
 
     types = (plain,)
 
+    @override
     async def produce(self, stage: Stage) -> None:
         key = f"{stage.name} key"
         works = stage.once("works", lambda: [plain(f"{stage.name}-{n}") for n in range(2)])
@@ -65,6 +69,7 @@ class Claims(Workload):
 
     types = (claiming,)
 
+    @override
     async def produce(self, stage: Stage) -> None:
         count = stage.once("count", lambda: stage.random.choice((2, 4)))
         names = [f"{stage.name}-{n}" for n in range(count)]
@@ -73,6 +78,7 @@ class Claims(Workload):
         for handle in await stage.enqueue_many(works):
             stage.expect(handle.id)
 
+    @override
     def check(self, stage: Stage, book: Book) -> Iterable[str]:
         winners = stage.world.facts.get(f"{stage.name} claim", [])
         if len(winners) > 1:
