@@ -486,21 +486,25 @@ class Simulation:
         for host in [*self.past, *self.hosts.values()]:
             host.runs = True
             self.loop.thaw(host)
-        tasks = asyncio.all_tasks(self.loop)
-        for task in tasks:
-            task.cancel()
         unhandled = list(self.loop.unhandled)
+        buried: set[asyncio.Task[Any]] = set()
 
         async def last_turns() -> None:
+            me = asyncio.current_task()
             for _ in range(_LAST_TURNS):
-                if all(task.done() for task in tasks):
+                # What a dead host had kept back may start tasks even now.
+                left = [task for task in asyncio.all_tasks() if task is not me]
+                if not left:
                     return
+                for task in left:
+                    if task not in buried:
+                        buried.add(task)
+                        task.cancel()
                 await asyncio.sleep(0)  # noqa: TID251 - not a wait, a turn
 
         self.loop.run_until_complete(last_turns())
-        for task in tasks:
-            if not task.done():
-                task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+        for task in asyncio.all_tasks(self.loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
         self.loop.unhandled = unhandled
 
     @contextmanager
