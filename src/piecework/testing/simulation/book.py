@@ -48,6 +48,7 @@ class Life:
         type: Its work type.
         group_id: The root of its group.
         gate: The gate that counts it.
+        parent: The work that queued it.
         unique: The key by which it is the only one, with its type.
         upstream: The gate that started it.
         status: Where it is.
@@ -66,6 +67,7 @@ class Life:
     type: str = ""
     group_id: str = ""
     gate: str | None = None
+    parent: str | None = None
     unique: tuple[str, str] | None = None
     upstream: str | None = None
     is_gate: bool = False
@@ -184,7 +186,7 @@ class BookedStore(MemoryStore):
             return
         env = new.envelope()
         life.type, life.group_id, life.gate = env.type, env.group_id, env.gate
-        life.upstream = env.upstream
+        life.parent, life.upstream = env.parent_id, env.upstream
         life.is_gate = is_gate(env)
         if life.is_gate:
             life.spec = GateSpec.decode(env.input)

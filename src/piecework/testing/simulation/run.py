@@ -407,12 +407,22 @@ class Simulation:
         await host.spawn(host.system.reconcile(older_than=_SWEEP_AGE), "reconcile")
 
     def _inexcusable(self, id: str) -> Violation | None:
-        """A work that was accepted, and nobody who was to push it died, must not need the sweep."""
-        expected = any(id in stage.accepted for stage in self.stages)
-        life = self.store.book.lives[id]
-        if not expected or life.reopened or life.group_id != id:
+        """A work must not need the sweep if whoever was to push it lived to do so.
+
+        That is so if it was accepted, or if its parent succeeded: the run that did has pushed all
+        children, also those that an earlier run had only registered.
+        """
+        lives = self.store.book.lives
+        life = lives[id]
+        if life.reopened or life.upstream is not None:
             return None
-        return Violation("lost", f"{id} ({life.type}) was accepted and is {life.status} for ever")
+        parent = None if life.parent is None else lives.get(life.parent)
+        if parent is not None and parent.status == "success":
+            return Violation("lost", f"{id} ({life.type}) is {life.status}, its parent succeeded")
+        if any(id in stage.accepted for stage in self.stages):
+            text = f"{id} ({life.type}) was accepted and is {life.status} for ever"
+            return Violation("lost", text)
+        return None
 
     def lost(self) -> list[str]:
         """The works that are not terminal."""
