@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from piecework.engine import submit as submit_module
+from piecework.engine.follow import FollowUps
 from piecework.engine.heart import Heart
 from piecework.engine.settler import Settler
 from piecework.engine.submit import Submitter
-from piecework.engine.follow import FollowUps
-from piecework.engine import submit as submit_module
 from piecework.envelope import Envelope, encode
-from piecework.errors import ConflictError
-from piecework.ledger import gates as gates_module
 from piecework.ledger import unique as unique_module
 from piecework.ledger.gates import GateLedger
-from piecework.ledger.works import Ledger, WriteConflictError
+from piecework.ledger.works import Ledger
 from piecework.memory import MemoryStore
-from piecework.memory import store as store_module
 from piecework.ports import ANY, Change
 from piecework.testing.simulation.__main__ import drawn
 from piecework.testing.simulation.campaign import run_seeds
@@ -34,6 +31,10 @@ from piecework.testing.simulation.campaign import run_seeds
 SEEDS = 1000
 
 Patch = pytest.MonkeyPatch
+#: What a count that is off leads to.
+COUNTS = frozenset(
+    {"count-below-zero", "count-not-zero", "early-group", "group-count", "group-ended-twice"}
+)
 _TERMINAL = ("success", "dead", "cancelled", "expired")
 
 
@@ -82,16 +83,6 @@ def count_outside_the_settle(patch: Patch) -> None:
         return [*settled, *await self.store.write(changes[1:])]
 
     patch.setattr(Ledger, "_write_item", apart)
-
-
-class _Unconditional:
-    """A store whose writes expect no version."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-
-    async def write(self, changes: Sequence[Change]) -> Any:
-        return await self._store.write([change._replace(expect=ANY) for change in changes])
 
 
 def gate_without_its_claim(patch: Patch) -> None:
@@ -154,17 +145,6 @@ def lost_settle_is_not_looked_at(patch: Patch) -> None:
     patch.setattr(Settler, "_yield_to", shrug)
 
 
-def retry_is_not_written(patch: Patch) -> None:
-    """A retry is pushed, and its record is left as it is."""
-
-    async def put_off(
-        self: Ledger, old: Envelope, new: Envelope, body: str, *, writer: str
-    ) -> Envelope:
-        return new._replace(version=old.version)
-
-    patch.setattr(Ledger, "put_off", put_off)
-
-
 def unique_without_condition(patch: Patch) -> None:
     """A unique key is taken by whoever comes."""
 
@@ -174,23 +154,24 @@ def unique_without_condition(patch: Patch) -> None:
     patch.setattr(unique_module, "Change", claim)
 
 
+class _Uncounting:
+    """A store that keeps the first change of a write, and that without its counts."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    async def write(self, changes: Sequence[Change]) -> Any:
+        return await self._store.write([changes[0]._replace(add={})])
+
+
 def redrive_does_not_count(patch: Patch) -> None:
     """A dead work is brought back, and its group or gate is not told."""
     reopen = Ledger.reopen
 
-    async def uncounted(self: Ledger, item: Any, new: Envelope, body: str, **more: Any) -> Envelope:
-        store = self.store
-
-        class Uncounting:
-            async def write(self, changes: Sequence[Change]) -> Any:
-                return await store.write([changes[0]._replace(add={})])
-
-        self.store = Uncounting()  # type: ignore[assignment]
-        try:
-            coroutine = reopen(self, item, new, body, **more)
-            return await coroutine
-        finally:
-            self.store = store
+    async def uncounted(self: Ledger, *args: Any, **options: Any) -> Envelope:
+        other = copy.copy(self)
+        other.store = _Uncounting(self.store)  # type: ignore[assignment]
+        return await reopen(other, *args, **options)
 
     patch.setattr(Ledger, "reopen", uncounted)
 
@@ -231,8 +212,8 @@ def late_child_opens_its_group_again(patch: Patch) -> None:
     patch.setattr(Ledger, "_child_changes", needless)
 
 
-def dependents_are_not_pushed_again(patch: Patch) -> None:
-    """Whoever finds a gate that may have been fired half way leaves its dependents."""
+def registered_children_are_not_pushed(patch: Patch) -> None:
+    """A run that finds a child registered by an earlier one leaves it to that one."""
     send = Submitter.send_children
 
     async def once(self: Submitter, children: Any, *, again: bool = True) -> Any:
@@ -241,4 +222,78 @@ def dependents_are_not_pushed_again(patch: Patch) -> None:
     patch.setattr(Submitter, "send_children", once)
 
 
-MUTANTS = [v for v in list(globals().values()) if callable(v) and getattr(v, "__annotations__", {}).get("patch") == "Patch"]
+MUTANTS: tuple[tuple[Callable[[Patch], None], frozenset[str]], ...] = (
+    (ack_before_push, frozenset({"lost"})),
+    (settle_without_version_check, COUNTS | {"settled-twice"}),
+    (count_outside_the_settle, COUNTS | {"group-not-ended"}),
+    (gate_without_its_claim, COUNTS | {"settled-twice"}),
+    (ttl_ignored_in_conditions, frozenset({"claim-for-ever"})),
+    (retry_without_version_check, COUNTS | {"reopened"}),
+    (heart_never_beats, frozenset({"wrong-status", "lost"})),
+    (lost_settle_is_not_looked_at, frozenset({"lost", "not-terminal", "group-not-ended"})),
+    (unique_without_condition, frozenset({"not-unique"})),
+    (redrive_does_not_count, COUNTS | {"early-gate"}),
+    (child_pushed_before_it_is_counted, COUNTS | {"group-not-ended", "settled-twice"}),
+    (follow_ups_are_not_repeated, frozenset({"group-not-ended", "lost", "not-terminal"})),
+    (late_child_opens_its_group_again, frozenset({"opened-again"})),
+    (registered_children_are_not_pushed, frozenset({"lost"})),
+)
+
+
+@pytest.mark.parametrize(
+    ("mutate", "kinds"), MUTANTS, ids=[mutate.__name__ for mutate, _ in MUTANTS]
+)
+def test_the_simulator_finds(
+    mutate: Callable[[Patch], None], kinds: frozenset[str], monkeypatch: Patch
+) -> None:
+    mutate(monkeypatch)
+
+    totals = run_seeds(range(SEEDS), drawn, stop_at=1)
+
+    assert totals.failed, f"{SEEDS} seeds have not found: {mutate.__doc__}"
+    found = {violation.kind for violation in totals.failed[0].broken}
+    assert found & kinds, f"seed {totals.failed[0].seed} found {found}"
+
+
+def test_the_library_as_it_is_keeps_its_promises() -> None:
+    totals = run_seeds(range(60), drawn)
+
+    assert [(outcome.seed, outcome.broken) for outcome in totals.failed] == []
+    assert totals.seeds == 60
+    assert sum(totals.faults.values()) > 100
+
+
+_DIGESTS = """
+from piecework.testing.simulation.__main__ import drawn
+from piecework.testing.simulation.run import run
+
+for seed in ({seeds}):
+    print(f"{{seed}} {{run(seed, drawn(seed)).digest:x}}")
+"""
+
+
+def _python(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_seed_is_the_same_history_whatever_ran_before_and_in_every_process() -> None:
+    seeds = (6, 20, 54)
+    order = (*seeds, 3, *reversed(seeds))
+    lines = _python("-c", _DIGESTS.format(seeds=", ".join(map(str, order)))).splitlines()
+    here = dict(line.split() for line in lines)
+
+    assert len(here) == len(seeds) + 1, "the same seed gave two digests in one process"
+    assert len(set(lines)) == len(here), lines
+    assert len(set(here.values())) == len(here), "digests do not tell histories apart"
+    for seed in seeds[:2]:
+        story = _python("-m", "piecework.testing.simulation", "--replay", str(seed))
+        assert re.findall(r"^digest (\S+)$", story, re.MULTILINE) == [here[str(seed)]]
