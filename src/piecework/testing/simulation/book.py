@@ -48,6 +48,7 @@ class Life:
         type: Its work type.
         group_id: The root of its group.
         gate: The gate that counts it.
+        parent: The work that queued it.
         unique: The key by which it is the only one, with its type.
         upstream: The gate that started it.
         status: Where it is.
@@ -66,6 +67,7 @@ class Life:
     type: str = ""
     group_id: str = ""
     gate: str | None = None
+    parent: str | None = None
     unique: tuple[str, str] | None = None
     upstream: str | None = None
     is_gate: bool = False
@@ -131,10 +133,13 @@ class BookedStore(MemoryStore):
         self.book = Book()
         self._item_key = f"{prefix}item:"
         self._written: list[tuple[str, Record | None, Record]] = []
+        #: Whether the write brings a dead work back, which opens its group again.
+        self._reopens = False
 
     async def write(self, changes: Sequence[Change]) -> list[Record]:
         """Write, and look at what has become of the works."""
         self._written = []
+        self._reopens = False
         answer = await super().write(changes)
         for key, before, after in self._written:
             self._note_value(key, before, after)
@@ -181,7 +186,7 @@ class BookedStore(MemoryStore):
             return
         env = new.envelope()
         life.type, life.group_id, life.gate = env.type, env.group_id, env.gate
-        life.upstream = env.upstream
+        life.parent, life.upstream = env.parent_id, env.upstream
         life.is_gate = is_gate(env)
         if life.is_gate:
             life.spec = GateSpec.decode(env.input)
@@ -229,6 +234,7 @@ class BookedStore(MemoryStore):
     def _rewritten(self, life: Life, old: Item, new: Item) -> None:
         if not new.terminal:
             life.reopened += 1
+            self._reopens = True
             if old.status != "dead":
                 self.book.wrong("reopened", f"{life.id} was {old.status} and became {new.status}")
         elif (old.status, old.payload) != (new.status, new.payload):
@@ -250,6 +256,8 @@ class BookedStore(MemoryStore):
         life = book.lives.setdefault(id, Life(id))
         if now > 0:
             life.refilled += 1
+            if life.emptied and before is not None and not self._reopens:
+                book.wrong("opened-again", f"the group {id} had ended, and no redrive opened it")
             return
         life.emptied += 1
         waiting = [other for other in book.groups.get(id, {}) if other in book.open]

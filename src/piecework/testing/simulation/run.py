@@ -408,12 +408,22 @@ class Simulation:
         await host.spawn(host.system.reconcile(older_than=_SWEEP_AGE), "reconcile")
 
     def _inexcusable(self, id: str) -> Violation | None:
-        """A work that was accepted, and nobody who was to push it died, must not need the sweep."""
-        expected = any(id in stage.accepted for stage in self.stages)
-        life = self.store.book.lives[id]
-        if not expected or life.reopened or life.group_id != id:
+        """A work must not need the sweep if whoever was to push it lived to do so.
+
+        That is so if it was accepted, or if its parent succeeded: the run that did has pushed all
+        children, also those that an earlier run had only registered.
+        """
+        lives = self.store.book.lives
+        life = lives[id]
+        if life.reopened or life.upstream is not None:
             return None
-        return Violation("lost", f"{id} ({life.type}) was accepted and is {life.status} for ever")
+        parent = None if life.parent is None else lives.get(life.parent)
+        if parent is not None and parent.status == "success":
+            return Violation("lost", f"{id} ({life.type}) is {life.status}, its parent succeeded")
+        if any(id in stage.accepted for stage in self.stages):
+            text = f"{id} ({life.type}) was accepted and is {life.status} for ever"
+            return Violation("lost", text)
+        return None
 
     def lost(self) -> list[str]:
         """The works that are not terminal."""
@@ -489,15 +499,20 @@ class Simulation:
         for host in [*self.past, *self.hosts.values()]:
             host.runs = True
             self.loop.thaw(host)
-        tasks = asyncio.all_tasks(self.loop)
-        for task in tasks:
-            task.cancel()
         unhandled = list(self.loop.unhandled)
+        buried: set[asyncio.Task[Any]] = set()
 
         async def last_turns() -> None:
+            me = asyncio.current_task()
             for _ in range(_LAST_TURNS):
-                if all(task.done() for task in tasks):
+                # What a dead host had kept back may start tasks even now.
+                left = [task for task in asyncio.all_tasks() if task is not me]
+                if not left:
                     return
+                for task in left:
+                    if task not in buried:
+                        buried.add(task)
+                        task.cancel()
                 await asyncio.sleep(0)  # noqa: TID251 - not a wait, a turn
 
         self.loop.run_until_complete(last_turns())
