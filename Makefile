@@ -11,11 +11,12 @@ demo_ready := .venv/.demo-$(mark)
 dev_ready := .venv/.dev-$(mark)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports coverage format clean
+.PHONY: help demo test simulate check lint types imports coverage format clean
 
 help:
 	@echo "make demo      builds a search index over the standard library's source"
 	@echo "make test      runs the tests"
+	@echo "make simulate  runs simulated fleets under fresh seeds (SEEDS=2000)"
 	@echo "make check     what CI runs: lint, types, imports, tests with coverage"
 	@echo "make format    formats the code and mends what ruff can mend"
 	@echo "make clean     removes .venv and caches"
@@ -25,6 +26,11 @@ demo: $(demo_ready)
 
 test: $(dev_ready)
 	@$(bin)/python -m pytest -q -n auto $(ARGS)
+
+# Fresh seeds, and before them all that ever failed. SEEDS=100000 for a long night.
+SEEDS ?= 2000
+simulate: $(dev_ready)
+	@$(bin)/python -m piecework.testing.simulation --seeds $(SEEDS) --fresh --known tests/simulation/failed_seeds.txt
 
 check: lint types imports coverage
 

@@ -64,11 +64,14 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def _run(seeds: range, cast: Cast, options: argparse.Namespace) -> Totals:
-    told = 0.0
+    told, failed = 0.0, 0
     totals = Totals()
     for totals in campaign(
         seeds, cast, processes=options.processes, stop_at=max(1, options.failures)
     ):
+        for outcome in totals.failed[failed:]:
+            failed += 1
+            _say(f"{outcome.seed}: {'; '.join(map(str, outcome.broken[:3]))}")
         if totals.seconds - told > _PROGRESS:
             told = totals.seconds
             _say(f"{totals.seeds:,} seeds, {len(totals.failed)} failed, {told:.0f} s")
@@ -93,8 +96,6 @@ def _replay(options: argparse.Namespace, cast: Cast) -> int:
 
 
 def _report(totals: Totals, cast: Cast) -> int:
-    for outcome in totals.failed:
-        _say(f"{outcome.seed}: {'; '.join(map(str, outcome.broken[:3]))}")
     for outcome in totals.failed[:1]:
         _say(story(shrink(outcome, cast)))
     _say("")
