@@ -23,7 +23,7 @@ from piecework.ledger import unique as unique_module
 from piecework.ledger.gates import GateLedger
 from piecework.ledger.works import Ledger
 from piecework.memory import MemoryStore
-from piecework.ports import ANY, Change
+from piecework.ports import ANY, Change, Store
 from piecework.testing.simulation.__main__ import drawn
 from piecework.testing.simulation.campaign import run_seeds
 
@@ -222,8 +222,30 @@ def registered_children_are_not_pushed(patch: Patch) -> None:
     patch.setattr(Submitter, "send_children", once)
 
 
+def ack_before_settle(patch: Patch) -> None:
+    """A work lets go of its message before its end is written."""
+    settle = Settler.settle
+
+    async def acked_first(self: Settler, active: Any, *args: Any) -> bool:
+        await self._messages.ack(active)
+        return await settle(self, active, *args)
+
+    patch.setattr(Settler, "settle", acked_first)
+
+
+def claim_without_condition(patch: Patch) -> None:
+    """``ctx.claim`` tells everybody that they are the first."""
+
+    async def set_anyway(self: Store, key: str, value: str, ttl: float | None = None) -> bool:
+        await self.write([Change(key, value=value, ttl=ttl or 0)])
+        return True
+
+    patch.setattr(Store, "set_if_not_exists", set_anyway)
+
+
 MUTANTS: tuple[tuple[Callable[[Patch], None], frozenset[str]], ...] = (
     (ack_before_push, frozenset({"lost"})),
+    (ack_before_settle, frozenset({"lost", "not-terminal"})),
     (settle_without_version_check, COUNTS | {"settled-twice"}),
     (count_outside_the_settle, COUNTS | {"group-not-ended"}),
     (gate_without_its_claim, COUNTS | {"settled-twice"}),
@@ -231,6 +253,7 @@ MUTANTS: tuple[tuple[Callable[[Patch], None], frozenset[str]], ...] = (
     (retry_without_version_check, COUNTS | {"reopened"}),
     (heart_never_beats, frozenset({"wrong-status", "lost"})),
     (lost_settle_is_not_looked_at, frozenset({"lost", "not-terminal", "group-not-ended"})),
+    (claim_without_condition, frozenset({"claimed-twice"})),
     (unique_without_condition, frozenset({"not-unique"})),
     (redrive_does_not_count, COUNTS | {"early-gate"}),
     (child_pushed_before_it_is_counted, COUNTS | {"group-not-ended", "settled-twice"}),
