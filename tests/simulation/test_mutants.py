@@ -17,7 +17,7 @@ from piecework.engine import submit as submit_module
 from piecework.engine.follow import FollowUps
 from piecework.engine.heart import Heart
 from piecework.engine.settler import Settler
-from piecework.engine.submit import Submitter
+from piecework.engine.submit import Prepared, Submitter
 from piecework.envelope import Envelope, encode
 from piecework.ledger import unique as unique_module
 from piecework.ledger.gates import GateLedger
@@ -212,14 +212,13 @@ def late_child_opens_its_group_again(patch: Patch) -> None:
     patch.setattr(Ledger, "_child_changes", needless)
 
 
-def registered_children_are_not_pushed(patch: Patch) -> None:
-    """A run that finds a child registered by an earlier one leaves it to that one."""
-    send = Submitter.send_children
+def registered_works_are_not_pushed(patch: Patch) -> None:
+    """Whoever finds a work that another run or call has registered leaves the push to that one."""
 
-    async def once(self: Submitter, children: Any, *, again: bool = True) -> Any:
-        return await send(self, children, again=False)
+    async def leave(self: Submitter, prepared: Prepared) -> Envelope:
+        return prepared.env
 
-    patch.setattr(Submitter, "send_children", once)
+    patch.setattr(Submitter, "push_again", leave)
 
 
 def ack_before_settle(patch: Patch) -> None:
@@ -259,7 +258,7 @@ MUTANTS: tuple[tuple[Callable[[Patch], None], frozenset[str]], ...] = (
     (child_pushed_before_it_is_counted, COUNTS | {"group-not-ended", "settled-twice"}),
     (follow_ups_are_not_repeated, frozenset({"group-not-ended", "lost", "not-terminal"})),
     (late_child_opens_its_group_again, frozenset({"opened-again"})),
-    (registered_children_are_not_pushed, frozenset({"lost"})),
+    (registered_works_are_not_pushed, frozenset({"lost"})),
 )
 
 
