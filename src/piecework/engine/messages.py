@@ -87,7 +87,8 @@ class Messages:
     async def enter(self, active: Active) -> None:
         """Queue a work that has skipped the queue and could not be settled here.
 
-        Nobody else has a message of it, so this is tried for a while; then ``reconcile()`` finds it.
+        Nobody else has a message of it, so this is tried for a while; then it is left to
+        ``reconcile()``.
         """
         pause = self._core.settings.put_back
         for left in range(_TRIES, 0, -1):

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import sys
 import time
 from pathlib import Path
-from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from piecework.testing.simulation.campaign import Cast, Totals, campaign, run_seeds, story
+from piecework.testing.simulation.cast import Only, drawn
 from piecework.testing.simulation.run import run
 from piecework.testing.simulation.shrink import shrink
-from piecework.testing.simulation.workloads import WORKLOADS, draw_workloads
+from piecework.testing.simulation.workloads import WORKLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from piecework.testing.simulation.workload import Workload
+    from collections.abc import Sequence
 
 #: Seconds between two lines of progress.
 _PROGRESS = 15.0
@@ -44,45 +41,10 @@ def _arguments(given: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
-def _cast(name: str | None) -> Cast:
-    if name is None:
-        return drawn
-    return _Only(name)
-
-
-def drawn(seed: int) -> list[Workload]:
-    """The workloads that a seed draws."""
-    return draw_workloads(Random(f"workloads {seed}"))  # noqa: S311 - repeatable on purpose
-
-
-class _Only:
-    """One workload, whatever the seed; by its name, so that other processes can find it."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self, _: int) -> list[Workload]:
-        return [_load(self.name)()]
-
-
-def _load(name: str) -> Callable[[], Workload]:
-    if name in WORKLOADS:
-        return WORKLOADS[name]
-    module, _, attribute = name.partition(":")
-    try:
-        found: Any = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SystemExit(
-            f"there is no workload {name!r} ({error}); use MODULE:CLASS or one of "
-            f"{', '.join(WORKLOADS)}"
-        ) from error
-    return found
-
-
 def main(given: Sequence[str] | None = None) -> int:
     """Run what the command line says; 1 if a promise was broken."""
     options = _arguments(sys.argv[1:] if given is None else given)
-    cast = _cast(options.workload)
+    cast: Cast = drawn if options.workload is None else Only(options.workload)
     if options.replay is not None:
         return _replay(options, cast)
     if options.known:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -12,7 +13,7 @@ from piecework.testing.simulation.run import Outcome, run
 from piecework.testing.simulation.shrink import Shrunk, shrink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from piecework.testing.simulation.workload import Workload
 
@@ -115,14 +116,23 @@ def campaign(seeds: range, cast: Cast, *, processes: int, stop_at: int) -> Itera
     began = time.perf_counter()
     totals = Totals()
     parts = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
-    with multiprocessing.get_context("fork").Pool(processes) as pool:
-        for part in pool.imap_unordered(_Part(cast), parts):
+    with _mapping(processes) as mapped:
+        for part in mapped(_Part(cast), parts):
             totals.add(part)
             totals.seconds = time.perf_counter() - began
             yield totals
             if len(totals.failed) >= stop_at:
-                pool.terminate()
                 return
+
+
+@contextmanager
+def _mapping(processes: int) -> Generator[Callable[..., Iterator[Totals]]]:
+    """``map``, here or in other processes."""
+    if processes == 1:
+        yield map
+        return
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield pool.imap_unordered
 
 
 @dataclass(frozen=True, slots=True)

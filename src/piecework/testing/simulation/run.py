@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import logging
 from collections import Counter
 from contextlib import contextmanager
@@ -489,6 +490,8 @@ class Simulation:
                 self.errors.append(Violation("late-stop", f"{host} took {took:.1f} s"))
             elif (error := stop.exception()) is not None:
                 self.errors.append(Violation("failed-stop", f"{host}: {error!r}"))
+        # A stop does not wait for a call that nobody answers; the call ends by itself.
+        await self._until(lambda: not check_stopped(self), _LAST_ANSWER)
         self.errors += check_stopped(self)
 
     def _bury(self) -> None:
@@ -515,7 +518,11 @@ class Simulation:
 
         self.loop.run_until_complete(last_turns())
         for task in asyncio.all_tasks(self.loop):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+            lost: Any = task
+            lost._log_destroy_pending = False  # noqa: SLF001 - it is meant to be
+            coroutine: Any = task.get_coro()
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()
         self.loop.unhandled = unhandled
 
     @contextmanager

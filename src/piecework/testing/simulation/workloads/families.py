@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from typing_extensions import override
 
 from piecework.clock import sleep
@@ -10,6 +12,14 @@ from piecework.define import define_work
 from piecework.signals import WorkDelayError
 from piecework.testing.simulation.workload import Stage, Workload, world
 from piecework.testing.simulation.workloads.lone import PATIENT, hopeless, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from piecework.testing.simulation.book import Book
+
+#: Two siblings, their parent, and the two late children of one of them.
+_FAMILY = 5
 
 
 @define_work("sim tree", retry=PATIENT)
@@ -77,5 +87,12 @@ class LateChildren(Workload):
     async def produce(self, stage: Stage) -> None:
         work = stage.once("work", lambda: two_siblings(stage.name))
         handle = await stage.enqueue(work, result=stage.name)
+        stage.facts["root"] = handle.id
         if stage.random.random() < 0.5:
             stage.wait_for(handle, group=True)
+
+    @override
+    def check(self, stage: Stage, book: Book) -> Iterable[str]:
+        family = book.groups.get(stage.facts.get("root", ""), {})
+        if family and len(family) != _FAMILY:
+            yield f"other-children: {len(family)} works in the group, not {_FAMILY}"
