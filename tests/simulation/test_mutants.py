@@ -17,13 +17,13 @@ from piecework.engine import submit as submit_module
 from piecework.engine.follow import FollowUps
 from piecework.engine.heart import Heart
 from piecework.engine.settler import Settler
-from piecework.engine.submit import Submitter
+from piecework.engine.submit import Prepared, Submitter
 from piecework.envelope import Envelope, encode
 from piecework.ledger import unique as unique_module
 from piecework.ledger.gates import GateLedger
 from piecework.ledger.works import Ledger
 from piecework.memory import MemoryStore
-from piecework.ports import ANY, Change
+from piecework.ports import ANY, Change, Store
 from piecework.testing.simulation.__main__ import drawn
 from piecework.testing.simulation.campaign import run_seeds
 
@@ -212,18 +212,39 @@ def late_child_opens_its_group_again(patch: Patch) -> None:
     patch.setattr(Ledger, "_child_changes", needless)
 
 
-def registered_children_are_not_pushed(patch: Patch) -> None:
-    """A run that finds a child registered by an earlier one leaves it to that one."""
-    send = Submitter.send_children
+def registered_works_are_not_pushed(patch: Patch) -> None:
+    """Whoever finds a work that another run or call has registered leaves the push to that one."""
 
-    async def once(self: Submitter, children: Any, *, again: bool = True) -> Any:
-        return await send(self, children, again=False)
+    async def leave(self: Submitter, prepared: Prepared) -> Envelope:
+        return prepared.env
 
-    patch.setattr(Submitter, "send_children", once)
+    patch.setattr(Submitter, "push_again", leave)
+
+
+def ack_before_settle(patch: Patch) -> None:
+    """A work lets go of its message before its end is written."""
+    settle = Settler.settle
+
+    async def acked_first(self: Settler, active: Any, *args: Any) -> bool:
+        await self._messages.ack(active)
+        return await settle(self, active, *args)
+
+    patch.setattr(Settler, "settle", acked_first)
+
+
+def claim_without_condition(patch: Patch) -> None:
+    """``ctx.claim`` tells everybody that they are the first."""
+
+    async def set_anyway(self: Store, key: str, value: str, ttl: float | None = None) -> bool:
+        await self.write([Change(key, value=value, ttl=ttl or 0)])
+        return True
+
+    patch.setattr(Store, "set_if_not_exists", set_anyway)
 
 
 MUTANTS: tuple[tuple[Callable[[Patch], None], frozenset[str]], ...] = (
     (ack_before_push, frozenset({"lost"})),
+    (ack_before_settle, frozenset({"lost", "not-terminal"})),
     (settle_without_version_check, COUNTS | {"settled-twice"}),
     (count_outside_the_settle, COUNTS | {"group-not-ended"}),
     (gate_without_its_claim, COUNTS | {"settled-twice"}),
@@ -231,12 +252,13 @@ MUTANTS: tuple[tuple[Callable[[Patch], None], frozenset[str]], ...] = (
     (retry_without_version_check, COUNTS | {"reopened"}),
     (heart_never_beats, frozenset({"wrong-status", "lost"})),
     (lost_settle_is_not_looked_at, frozenset({"lost", "not-terminal", "group-not-ended"})),
+    (claim_without_condition, frozenset({"claimed-twice"})),
     (unique_without_condition, frozenset({"not-unique"})),
     (redrive_does_not_count, COUNTS | {"early-gate"}),
     (child_pushed_before_it_is_counted, COUNTS | {"group-not-ended", "settled-twice"}),
     (follow_ups_are_not_repeated, frozenset({"group-not-ended", "lost", "not-terminal"})),
     (late_child_opens_its_group_again, frozenset({"opened-again"})),
-    (registered_children_are_not_pushed, frozenset({"lost"})),
+    (registered_works_are_not_pushed, frozenset({"lost"})),
 )
 
 

@@ -229,7 +229,7 @@ class GateKeeper:
         Args:
             id: The gate.
             record: Its record, as it was last seen.
-            repeat: Whether somebody may have died on the way: dependents are pushed again then.
+            repeat: Whether somebody may have died on the way, before the group could be ended.
 
         Returns:
             The record of the group's root, if this call has closed the gate in it, or if somebody
@@ -247,7 +247,7 @@ class GateKeeper:
             if verdict == "wait":
                 return None
             if verdict == "fire":
-                await self._start(spec, env, repeat=repeat)
+                await self._start(spec, env)
                 outcome = Outcome("success", result="null")
             else:
                 outcome = await self._broken(id, spec)
@@ -256,8 +256,12 @@ class GateKeeper:
             except ConflictError as conflict:
                 record = conflict.records[0]
 
-    async def _start(self, spec: GateSpec, gate: Envelope, *, repeat: bool) -> None:
-        """Register and push the dependents; those that are there already keep their place."""
+    async def _start(self, spec: GateSpec, gate: Envelope) -> None:
+        """Register and push the dependents; those that are there already keep their place.
+
+        One that is there and waits is pushed once more: whoever has registered it may not have come
+        to push it, and once the gate is settled nobody looks at it again.
+        """
         children: list[Prepared] = []
         now = self._core.clock.now_ms()
         for body in spec.then:
@@ -266,7 +270,7 @@ class GateKeeper:
             env = env._replace(queue_at=now, start_at=now + waited, group_id=gate.group_id)
             children.append(self._submitter.prepared(env, encode(env)))
         if children:
-            await self._submitter.send_children(children, again=repeat)
+            await self._submitter.send_children(children)
 
     async def _broken(self, id: str, spec: GateSpec) -> Outcome:
         """The gate can no longer open: its dependents are dead, and say because of whom."""

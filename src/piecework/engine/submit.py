@@ -193,15 +193,11 @@ class Submitter:
             return env
         return await self._settle_registered(prepared, registered)
 
-    async def send_children(
-        self, children: Sequence[Prepared], *, again: bool = True
-    ) -> list[Envelope]:
+    async def send_children(self, children: Sequence[Prepared]) -> list[Envelope]:
         """Register and push works that one counter counts, in as few writes as can be.
 
-        Args:
-            children: The works.
-            again: Push those once more that are there already and still wait: whoever was to push
-                them may have died.
+        Those that are there already and still wait are pushed once more: whoever was to push them
+        may have died.
         """
         special = [p for p in children if p.skip_queue or p.env.unique or p.env.track != "full"]
         plain = [p for p in children if p not in special] if special else list(children)
@@ -215,10 +211,8 @@ class Submitter:
                 if registered.new and registered.env is prepared.env:
                     self._queued(prepared.env, prepared.entry)
                     envs[prepared.env.id] = prepared.env
-                elif registered.new or again:
-                    envs[prepared.env.id] = await self._settle_registered(prepared, registered)
                 else:
-                    envs[prepared.env.id] = registered.env
+                    envs[prepared.env.id] = await self._settle_registered(prepared, registered)
         return [envs[p.env.id] for p in children]
 
     async def send_roots(self, roots: Sequence[Prepared]) -> list[Envelope]:

@@ -411,11 +411,12 @@ class Simulation:
         """A work must not need the sweep if whoever was to push it lived to do so.
 
         That is so if it was accepted, or if its parent succeeded: the run that did has pushed all
-        children, also those that an earlier run had only registered.
+        children, also those that an earlier run had only registered. The parent of what a gate
+        starts is that gate.
         """
         lives = self.store.book.lives
         life = lives[id]
-        if life.reopened or life.upstream is not None:
+        if life.reopened:
             return None
         parent = None if life.parent is None else lives.get(life.parent)
         if parent is not None and parent.status == "success":
