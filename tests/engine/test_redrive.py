@@ -18,7 +18,8 @@ from piecework import (
     define_work,
 )
 from piecework.clock import sleep
-from piecework.ports import Capabilities, Change
+from piecework.ports import Capabilities, Change, Message
+from piecework.testing.virtual_clock import VirtualClock
 
 ONCE = Retry(attempts=1)
 
@@ -382,3 +383,27 @@ async def test_a_work_that_comes_back_is_not_stopped_for_an_old_request(virtual_
         switch.mended = True
         await virtual_clock.advance(60)
         assert await handle.result() == 5
+
+
+async def test_the_letter_of_an_earlier_life_does_not_make_a_work_younger(
+    virtual_clock: VirtualClock,
+):
+    runs = 0
+
+    @define_work("dying", retry=Retry(attempts=1))
+    async def dying() -> None:
+        nonlocal runs
+        runs += 1
+        raise ValueError("always")
+
+    queue = MemoryQueue()
+    work = create_work(work=[dying], queue=queue, dlq=queue.dead, max_redrives=2, poll_interval=5)
+    async with work:
+        await work.enqueue(dying())
+        while await queue.dead.size() == 0:
+            await virtual_clock.advance(0.1)
+        (letter,) = await queue.dead.pop(1, visibility=1, wait=0)
+        again = [Message(letter.body, reason="a copy of the first letter")] * 5
+        await queue.dead.push(again)
+        await virtual_clock.advance(600)
+    assert runs <= 1 + 2

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from piecework.engine.ports import EngineQueue
     from piecework.engine.submit import Submitter
     from piecework.ports.queue import Lease
+    from piecework.record import Item
 
 #: Seconds: how long a letter that is not brought back is left alone, so that none is looked at in a
 #: loop.
@@ -71,12 +72,17 @@ class Redriver:
         except (InvalidWorkError, NewerEnvelopeError):
             await letters.release([lease], _LEFT_ALONE)  # kept for somebody to look at
             return False
-        if limit is not None and env.redrives >= limit:
+        if limit is not None and await self._redrives(env) >= limit:
             await letters.release([lease], _LEFT_ALONE)
             return False
         brought = await self._reopen(env)
         await letters.ack([lease])
         return brought
+
+    async def _redrives(self, env: Envelope) -> int:
+        """How often a work came back: its record knows more than the letter of an earlier life."""
+        item = read_item((await self._core.ledger.read([env.id]))[0])
+        return max(env.redrives, _known_redrives(item))
 
     async def by_ids(self, ids: Sequence[str]) -> int:
         """Bring dead works back by their ids, from their records; return how many came."""
@@ -116,7 +122,7 @@ class Redriver:
             queue_at=now,
             start_at=now,
             version=record.version + 1 if env.track == "full" else 0,
-            redrives=env.redrives + 1,
+            redrives=max(env.redrives, _known_redrives(item)) + 1,
             deadline=None,
             recheck=False,
         )
@@ -179,6 +185,12 @@ class Redriver:
         if leases:
             await letters.release(leases, 0.0)
         return found
+
+
+def _known_redrives(item: Item | None) -> int:
+    if item is None or item.status == "success" or not item.payload:
+        return 0
+    return item.envelope().redrives
 
 
 def _letter(lease: Lease) -> DeadLetter:
