@@ -27,10 +27,13 @@ demo: $(demo_ready)
 test: $(dev_ready)
 	@$(bin)/python -m pytest -q -n auto $(ARGS)
 
-# Fresh seeds, and before them all that ever failed. SEEDS=100000 for a long night.
+# Fresh seeds, and before them all that ever failed. SEEDS=100000 for a long night, FIRST=0 for the
+# same seeds each time.
 SEEDS ?= 2000
+FIRST ?=
 simulate: $(dev_ready)
-	@$(bin)/python -m piecework.testing.simulation --seeds $(SEEDS) --fresh --known tests/simulation/failed_seeds.txt
+	@$(bin)/python -m piecework.testing.simulation --known tests/simulation/failed_seeds.txt \
+		--seeds $(SEEDS) $(if $(FIRST),--first $(FIRST),--fresh)
 
 check: lint types imports coverage
 
