@@ -499,7 +499,7 @@ class WorkSystem:
 
         Returns:
             Whether it was cancelled or asked to stop; ``False`` for one that is terminal or not
-            known.
+            known, and for the gate of a ``then=``: cancel the works that it waits for.
         """
         engine = await self._opened()
         return await engine.canceller.cancel(id)

@@ -796,3 +796,14 @@ async def test_conflicts_on_a_gate_never_double_its_dependents(virtual_clock):
     assert len(starts) == len(set(starts)) == 10
     for system in systems:
         await system.stop()
+
+
+async def test_a_gate_is_not_cancelled_while_its_works_go_on(virtual_clock):
+    async with create_work(work=TYPES) as work:
+        handles = await work.enqueue_many([member(2), member(3)], then=count())
+        await virtual_clock.advance(1)
+        assert handles.gate is not None
+        assert not await handles.gate.cancel()
+        assert await handles.then[0].result() == 5
+        assert virtual_clock.now_ms() % 60_000 >= 3000
+        await handles[0].group()

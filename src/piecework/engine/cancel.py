@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from piecework.gates import is_gate
 from piecework.ledger import WriteConflictError
 from piecework.record import Outcome, read_item
 
@@ -100,8 +101,10 @@ class Canceller:
                 await core.ledger.ask_to_stop(id)
                 await self._follow.publish("cancel", id)
                 return True
-            await self._note.write()
             env = item.envelope()
+            if is_gate(env):
+                return False  # its works go on, and its group with them; they can be cancelled
+            await self._note.write()
             self._count += 1
             outcome = Outcome("cancelled", error="cancelled")
             try:

@@ -125,5 +125,5 @@ def check_stopped(simulation: Simulation) -> list[Violation]:
     return [
         Violation("task-left", f"{host}: {task.get_coro()!r}")
         for host, task in left
-        if host is not None and host.stopped and not task.done()
+        if host is not None and host.stopped and not host.dead and not task.done()
     ]

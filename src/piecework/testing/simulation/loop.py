@@ -135,6 +135,7 @@ class _Ready:
     """The callbacks that are ready, in place of the deque of ``BaseEventLoop``."""
 
     def __init__(self, loop: SimulationLoop, random: Random, shuffle: float) -> None:
+        self._loop = loop
         self._queue: deque[asyncio.Handle] = deque()
         self._random = random.random
         self._shuffle = shuffle
@@ -161,6 +162,9 @@ class _Ready:
             queue.rotate(at)
         else:
             handle = queue.popleft()
+        if isinstance(handle, asyncio.TimerHandle) and handle.when() > self._loop.elapsed:
+            # Due by less than a float can tell: whoever looks at the time must not find it early.
+            self._loop.elapsed = handle.when()
         host: Host | None = cast("Any", handle)._context.get(HOST)  # noqa: SLF001
         if host is not None and not host.runs:
             host.kept.append(handle)
